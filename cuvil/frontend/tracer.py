@@ -1,0 +1,359 @@
+"""Traced values and the trace that collects the ops they go through."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from xdsl.ir import Block, SSAValue
+
+from cuvil.dtypes import DType
+from cuvil.frontend.source import at_user_line, user_line
+from cuvil.ir.attributes import ConstantArray, tensor_type
+from cuvil.ir.builder import IRBuilder, source_location
+from cuvil.ir.dialect import aval_of
+from cuvil.ops.record import Array, Aval, Obligation, ParamValue, Shape
+from cuvil.support.errors import CuvilError, ShapeError, TracingError
+from cuvil.symbolic import Dim, Scope, Truth, product
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A relation that a compiled variant relies on and that each call checks."""
+
+    obligation: Obligation
+    op: str
+    line: str
+
+
+@dataclass
+class Trace:
+    """One run of a user function over traced values: the block being filled, its symbols and guards."""
+
+    scope: Scope
+    name: str
+    block: Block = field(default_factory=Block)
+    guards: list[Guard] = field(default_factory=list[Guard])
+    alive: bool = True
+
+    def __post_init__(self) -> None:
+        self.builder = IRBuilder(self.block, discharge=self._discharge)
+        self._captured: dict[int, tuple[Any, SSAValue]] = {}
+
+    def argument(self, aval: Aval, name: str, weak: type | None = None) -> Tracer:
+        """A new input of the traced function."""
+        arg = self.block.insert_arg(tensor_type(aval), len(self.block.args))
+        arg.name_hint = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or None
+        return Tracer(self, arg, weak)
+
+    def emit(self, name: str, operands: Sequence[SSAValue | None], params: dict[str, ParamValue]) -> tuple[Tracer, ...]:
+        """Emit one op at the user's current line."""
+        self.builder.location = source_location(*user_line())
+        try:
+            results = self.builder.emit(name, operands, params)
+        except CuvilError as error:
+            _point_at_user(error)
+            raise
+        return tuple(Tracer(self, r) for r in results)
+
+    def capture(self, array: Array) -> SSAValue:
+        """A concrete array used by the function becomes a constant (copied once, shared by later uses)."""
+        known = self._captured.get(id(array))
+        if known is not None and known[0] is array:
+            return known[1]
+        copy = np.array(array, copy=True)
+        copy.flags.writeable = False
+        self.builder.location = source_location(*user_line())
+        value = self.builder.shared_constant(ConstantArray(copy))
+        self._captured[id(array)] = (array, value)
+        return value
+
+    def _discharge(self, op: str, obligation: Obligation) -> None:
+        truth = self.scope.prove(obligation.relation, obligation.left, obligation.right)
+        if truth is Truth.YES:
+            return
+        if truth is Truth.NO:
+            raise ShapeError(
+                f"{op}: {obligation.reason}: {obligation.left} {obligation.relation} {obligation.right} can never hold"
+            )
+        filename, line = user_line()
+        self.guards.append(Guard(obligation, op, f"{filename}:{line}"))
+        self.scope.assume(f"{obligation.left} {obligation.relation} {obligation.right}")
+
+
+def _point_at_user(error: CuvilError) -> None:
+    where = at_user_line()
+    if where and error.args and isinstance(error.args[0], str) and where not in error.args[0]:
+        error.args = (error.args[0] + where, *error.args[1:])
+
+
+_CURRENT: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("cuvil_trace", default=None)
+
+
+def current_trace() -> Trace | None:
+    """The trace in progress in this context, if any."""
+    return _CURRENT.get()
+
+
+class tracing:  # noqa: N801 - used as a context manager
+    """``with tracing(trace): ...`` makes a trace current and marks its tracers dead afterwards."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def __enter__(self) -> Trace:
+        self.token = _CURRENT.set(self.trace)
+        return self.trace
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self.token)
+        self.trace.alive = False
+
+
+#: Functions that Tracer's operators and methods call, filled in by the namespace module: name -> function.
+METHODS: dict[str, Callable[..., Any]] = {}
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return METHODS[name]
+
+
+class Tracer:
+    """A traced array: it has a shape and a dtype, and no values until the compiled function runs.
+
+    ``shape`` is a tuple of dims: ints, or symbolic expressions such as ``B`` and ``2*S``.
+    """
+
+    __slots__ = ("__weakref__", "_trace", "_value", "weak")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: Trace, value: SSAValue, weak: type | None = None) -> None:
+        self._trace = trace
+        self._value = value
+        self.weak = weak  # Python scalar type when this came from a Python scalar (NEP 50: weak in promotion)
+
+    # ----------------------------------------------------------------------------------- properties
+    def value_in(self, trace: Trace | None) -> SSAValue:
+        """The SSA value, for use in a trace.
+
+        Raises:
+            TracingError: this tracer belongs to a trace that has ended or is not the current one.
+        """
+        if not self._trace.alive or trace is not self._trace:
+            raise TracingError(
+                f"a traced value of {self._trace.name!r} ({self._short()}) was used outside of the call that traced it"
+                f"{at_user_line()}. A traced function must not store its intermediate values in globals, attributes"
+                " or lists that outlive the call; return them instead."
+            )
+        return self._value
+
+    @property
+    def aval(self) -> Aval:
+        return aval_of(self._value)
+
+    @property
+    def shape(self) -> Shape:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The NumPy dtype, so that ``x.dtype == np.float32`` reads as in NumPy."""
+        return self.aval.dtype.numpy
+
+    @property
+    def cuvil_dtype(self) -> DType:
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.aval.shape)
+
+    @property
+    def size(self) -> Dim:
+        return product(self.aval.shape)
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @property
+    def T(self) -> Tracer:
+        return _method("transpose")(self)
+
+    @property
+    def mT(self) -> Tracer:
+        return _method("matrix_transpose")(self)
+
+    @property
+    def at(self) -> Any:
+        """``x.at[index].set/add/multiply/max/min(values)``: a copy with some elements changed."""
+        return _method("at")(self)
+
+    def _short(self) -> str:
+        return f"{self.aval.dtype.name}[{', '.join(map(str, self.aval.shape))}]"
+
+    def __repr__(self) -> str:
+        return f"Tracer({self._short()})"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    # ------------------------------------------------------------------------- what a tracer cannot do
+    def _concrete(self, what: str, instead: str) -> NoReturn:
+        raise TracingError(
+            f"{what} needs the value of a traced array ({self._short()}), which is only known when the compiled function"
+            f" runs{at_user_line()}. {instead}"
+        )
+
+    def __bool__(self) -> bool:
+        self._concrete(
+            "a Python condition (if, while, and, or, not, assert)",
+            "Use cuvil.numpy.where(condition, a, b) to choose by element, or mark the argument static with"
+            " static_argnames=... if its value is known before the call.",
+        )
+
+    def __int__(self) -> int:
+        self._concrete("int(x)", "Keep it an array (x.astype('int64')), or pass it as a static argument.")
+
+    def __index__(self) -> int:
+        self._concrete(
+            "an index or a size",
+            "Index with the array itself (x[i], cuvil.numpy.take(x, i)), or pass the number as a static argument.",
+        )
+
+    def __float__(self) -> float:
+        self._concrete("float(x)", "Keep it an array (x.astype('float32')), or pass it as a static argument.")
+
+    def __complex__(self) -> complex:
+        self._concrete("complex(x)", "Keep it an array.")
+
+    def item(self, *_: Any) -> NoReturn:
+        self._concrete("x.item()", "Return the array and call item() on the result.")
+
+    def tolist(self) -> NoReturn:
+        self._concrete("x.tolist()", "Return the array and call tolist() on the result.")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self._concrete(
+            "conversion to a NumPy array",
+            "Call the function of cuvil.numpy instead of the one of numpy (import cuvil.numpy as cnp), or compute this"
+            " part outside the traced function.",
+        )
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TracingError(
+            f"traced arrays cannot be changed in place{at_user_line()}. Write x = x.at[index].set(value) instead of"
+            " x[index] = value; it compiles to an in-place update where that is safe."
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TracingError(f"len() of a rank-0 traced array has no meaning{at_user_line()}; index or reshape it first")
+        first = self.shape[0]
+        if not isinstance(first, int):
+            self._concrete("len(x)", f"The length is the symbolic dimension {first}: use x.shape[0].")
+        return first
+
+    def __iter__(self) -> Iterator[Tracer]:
+        if not self.shape:
+            raise TracingError(f"a rank-0 traced array cannot be iterated over{at_user_line()}")
+        first = self.shape[0]
+        if not isinstance(first, int):
+            self._concrete(
+                "a Python loop over a traced array",
+                f"Its length is the symbolic dimension {first}; operate on the whole array, or make that axis static.",
+            )
+        return (self[i] for i in range(first))
+
+    # ----------------------------------------------------------------------------------- NumPy protocol
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return _method("__namespace__")(api_version)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return _method("__ufunc__")(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _method("__function__")(func, args, kwargs)
+
+    # ----------------------------------------------------------------------------------------- indexing
+    def __getitem__(self, index: Any) -> Tracer:
+        return _method("getitem")(self, index)
+
+    # ------------------------------------------------------------------------------------------ methods
+    def astype(self, dtype: Any, copy: bool = True) -> Tracer:
+        return _method("astype")(self, dtype)
+
+    def reshape(self, *shape: Any, order: str = "C") -> Tracer:
+        return _method("reshape")(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+    def transpose(self, *axes: Any) -> Tracer:
+        if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
+            return _method("transpose")(self, axes[0])
+        return _method("transpose")(self, axes or None)
+
+    def flatten(self) -> Tracer:
+        return _method("reshape")(self, (-1,))
+
+    ravel = flatten
+
+    def squeeze(self, axis: Any = None) -> Tracer:
+        return _method("squeeze")(self, axis)
+
+    def copy(self) -> Tracer:
+        return self
+
+    def swapaxes(self, a: int, b: int) -> Tracer:
+        return _method("swapaxes")(self, a, b)
+
+
+def _binary(name: str) -> tuple[Callable[[Tracer, Any], Any], Callable[[Tracer, Any], Any]]:
+    def forward(self: Tracer, other: Any) -> Any:
+        return METHODS["binary"](name, self, other)
+
+    def reflected(self: Tracer, other: Any) -> Any:
+        return METHODS["binary"](name, other, self)
+
+    return forward, reflected
+
+
+def _unary(name: str) -> Callable[[Tracer], Any]:
+    def method(self: Tracer) -> Any:
+        return METHODS["unary"](name, self)
+
+    return method
+
+
+def _reducer(name: str) -> Callable[..., Any]:
+    def method(self: Tracer, axis: Any = None, **kwargs: Any) -> Any:
+        return METHODS[name](self, axis=axis, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _install() -> None:
+    arithmetic = {
+        "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
+        "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+        "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift", "matmul": "matmul",
+    }  # fmt: skip
+    for dunder, name in arithmetic.items():
+        forward, reflected = _binary(name)
+        setattr(Tracer, f"__{dunder}__", forward)
+        setattr(Tracer, f"__r{dunder}__", reflected)
+    compare = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+    for dunder, name in compare.items():
+        setattr(Tracer, f"__{dunder}__", _binary(name)[0])
+    for dunder, name in {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}.items():
+        setattr(Tracer, f"__{dunder}__", _unary(name))
+    for name in ("sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "cumulative_sum"):
+        setattr(Tracer, name, _reducer(name))
+
+
+_install()
+

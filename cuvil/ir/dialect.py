@@ -1,0 +1,333 @@
+"""The ``cuvil`` dialect: op classes made from op records, plus constants and fusion regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin
+from xdsl.dialects.func import Func
+from xdsl.ir import Block, Dialect, Operation, Region, SSAValue
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator
+from xdsl.utils.exceptions import VerifyException
+from xdsl.ir import OpTraits
+
+import cuvil.ops as _ops
+from cuvil.dtypes import dtype
+from cuvil.ir.attributes import (
+    NO_PARAMS,
+    ConstantArray,
+    ConstantAttr,
+    ConstraintsAttr,
+    ParamsAttr,
+    TensorType,
+    format_constant,
+    format_param,
+    format_params,
+    params_attr,
+    parse_constant,
+    parse_params,
+    scan_balanced,
+    tensor_type,
+)
+from cuvil.ops.record import Array, Aval, OpRecord, ParamValue
+from cuvil.ops.registry import records
+from cuvil.support.errors import CuvilError, IRError
+
+_ops.load()
+
+
+def type_of(value: SSAValue) -> TensorType:
+    """The tensor type of a value.
+
+    Raises:
+        IRError: the value is not a tensor.
+    """
+    t = value.type
+    if not isinstance(t, TensorType):
+        raise IRError(f"expected a tensor value, got {t}")
+    return t
+
+
+def aval_of(value: SSAValue) -> Aval:
+    """Shape and dtype of a value."""
+    return type_of(value).data
+
+
+class TensorOp(Operation):
+    """Base of the ops made from records: operands, static parameters, one type per result."""
+
+    record: ClassVar[OpRecord]
+    traits: ClassVar[OpTraits] = OpTraits(())
+
+    @property
+    def params_attr(self) -> ParamsAttr:
+        found = self.properties.get("params", NO_PARAMS)
+        assert isinstance(found, ParamsAttr)
+        return found
+
+    @property
+    def params(self) -> dict[str, ParamValue]:
+        """Static parameters by name."""
+        return self.params_attr.values
+
+    @property
+    def present(self) -> tuple[bool, ...] | None:
+        """Which of the record's operands are given, or None when all that can be are."""
+        found = self.properties.get("present")
+        if found is None:
+            return None
+        assert isinstance(found, ParamsAttr)
+        return found.values["present"]
+
+    @property
+    def arguments(self) -> tuple[SSAValue | None, ...]:
+        """Operands in the record's order, None for absent optional ones."""
+        present = self.present
+        if present is None:
+            return tuple(self.operands)
+        it = iter(self.operands)
+        return tuple(next(it) if p else None for p in present)
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, operands: Sequence[SSAValue | None], params: dict[str, ParamValue], results: Sequence[Aval]
+    ) -> TensorOp:
+        """An op with result types already inferred (see :class:`~cuvil.ir.builder.IRBuilder` for the usual way)."""
+        given = [o for o in operands if o is not None]
+        properties: dict[str, ParamsAttr] = {}
+        if params:
+            properties["params"] = params_attr(params)
+        if len(given) != len(operands):
+            properties["present"] = params_attr({"present": tuple(o is not None for o in operands)})
+        return cls.create(operands=given, result_types=[tensor_type(a) for a in results], properties=properties)
+
+    def verify_(self) -> None:
+        try:
+            avals = [None if a is None else aval_of(a) for a in self.arguments]
+            if len(avals) < self.record.min_operands:
+                raise IRError(f"{self.name} takes at least {self.record.min_operands} operands, got {len(avals)}")
+            want, _ = self.record.infer(avals, self.record.fill_params(self.params))
+        except CuvilError as error:
+            raise VerifyException(f"{self.name}: {error}") from error
+        got = tuple(aval_of(r) for r in self.results)
+        if want != got:
+            raise VerifyException(f"{self.name}: result types are {got}, its rules give {want}")
+
+    def print(self, printer: Printer) -> None:
+        _print_operands(printer, self.arguments)
+        if self.params_attr.data:
+            printer.print_string(" {" + format_params(self.params_attr.data) + "}")
+        _print_result_types(printer, self)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> TensorOp:
+        operands = _parse_operands(parser)
+        params: dict[str, ParamValue] = {}
+        if parser.parse_optional_punctuation("{") is not None:
+            params = dict(parse_params(scan_balanced(parser, "}"), cls.record.params))
+        return cls.build(operands, params, _parse_result_types(parser))
+
+
+def _print_operands(printer: Printer, operands: Sequence[SSAValue | None]) -> None:
+    for i, operand in enumerate(operands):
+        printer.print_string(" " if i == 0 else ", ")
+        if operand is None:
+            printer.print_string("none")
+        else:
+            printer.print_operand(operand)
+
+
+def _parse_operands(parser: Parser) -> list[SSAValue | None]:
+    operands: list[SSAValue | None] = []
+    while True:
+        if parser.parse_optional_keyword("none") is not None:
+            operands.append(None)
+        elif (value := parser.parse_optional_operand()) is not None:
+            operands.append(value)
+        elif operands:
+            parser.raise_error("expected an operand after ','")
+        if not operands or parser.parse_optional_punctuation(",") is None:
+            return operands
+
+
+def _print_result_types(printer: Printer, op: Operation) -> None:
+    for i, result in enumerate(op.results):
+        printer.print_string(" : " if i == 0 else ", ")
+        printer.print_attribute(result.type)
+
+
+def _parse_result_types(parser: Parser) -> list[Aval]:
+    avals: list[Aval] = []
+    if parser.parse_optional_punctuation(":") is None:
+        return avals
+    while True:
+        t = parser.parse_type()
+        if not isinstance(t, TensorType):
+            parser.raise_error(f"expected a !cuvil.tensor type, got {t}")
+        avals.append(t.data)
+        if parser.parse_optional_punctuation(",") is None:
+            return avals
+
+
+class ConstantOp(Operation):
+    """``cuvil.constant <[2] f32 [1.0, 2.0]> : !cuvil.tensor<[2] x f32>``"""
+
+    name = "cuvil.constant"
+    traits: ClassVar[OpTraits] = OpTraits(())
+
+    @property
+    def value(self) -> Array:
+        return self.constant.array
+
+    @property
+    def constant(self) -> ConstantArray:
+        attr = self.properties["value"]
+        assert isinstance(attr, ConstantAttr)
+        return attr.data
+
+    @classmethod
+    def build(cls, constant: ConstantArray) -> ConstantOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        a = constant.array
+        aval = Aval(tuple(a.shape), dtype(a.dtype))
+        return cls.create(result_types=[tensor_type(aval)], properties={"value": ConstantAttr(constant)})
+
+    def verify_(self) -> None:
+        a = self.value
+        if aval_of(self.results[0]) != Aval(tuple(a.shape), dtype(a.dtype)):
+            raise VerifyException(f"constant of {a.dtype}{list(a.shape)} has type {self.results[0].type}")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" <{format_constant(self.constant)}>")
+        _print_result_types(printer, self)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ConstantOp:
+        parser.parse_punctuation("<")
+        op = cls.build(parse_constant(scan_balanced(parser, ">")))
+        _parse_result_types(parser)
+        return op
+
+
+class YieldOp(Operation):
+    """Ends a fusion region: the values that the kernel writes."""
+
+    name = "cuvil.yield"
+    traits: ClassVar[OpTraits] = OpTraits((IsTerminator(),))
+
+    def print(self, printer: Printer) -> None:
+        _print_operands(printer, tuple(self.operands))
+
+    @classmethod
+    def parse(cls, parser: Parser) -> YieldOp:
+        return cls.create(operands=[o for o in _parse_operands(parser) if o is not None])
+
+
+class FusionOp(Operation):
+    """A group of ops that becomes one kernel.
+
+    Parameters ``kind`` (``loop``, ``matmul``, ``conv``, ``attention``, ``library``...), ``label`` (from which the kernel
+    is named) and ``reason`` (why these ops are together).
+    """
+
+    name = "cuvil.fusion"
+    traits: ClassVar[OpTraits] = OpTraits(())
+
+    @property
+    def params(self) -> dict[str, ParamValue]:
+        attr = self.properties["params"]
+        assert isinstance(attr, ParamsAttr)
+        return attr.values
+
+    @property
+    def kind(self) -> str:
+        return self.params["kind"]
+
+    @property
+    def body(self) -> Block:
+        return self.regions[0].block
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, operands: Sequence[SSAValue], body: Block, *, kind: str, label: str, reason: str
+    ) -> FusionOp:
+        last = body.last_op
+        assert isinstance(last, YieldOp)
+        return cls.create(
+            operands=operands,
+            result_types=[v.type for v in last.operands],
+            properties={"params": params_attr({"kind": kind, "label": label, "reason": reason})},
+            regions=[Region(body)],
+        )
+
+    def verify_(self) -> None:
+        if len(self.regions) != 1 or not isinstance(self.body.last_op, YieldOp):
+            raise VerifyException("a fusion has one region that ends in cuvil.yield")
+        if [a.type for a in self.body.args] != [o.type for o in self.operands]:
+            raise VerifyException("a fusion's block arguments have the types of its operands")
+        if [o.type for o in self.body.last_op.operands] != [r.type for r in self.results]:
+            raise VerifyException("a fusion yields values of its result types")
+
+    def print(self, printer: Printer) -> None:
+        _print_operands(printer, tuple(self.operands))
+        attr = self.properties["params"]
+        assert isinstance(attr, ParamsAttr)
+        printer.print_string(" {" + format_params(attr.data) + "} ")
+        printer.print_region(self.regions[0])
+        _print_result_types(printer, self)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> FusionOp:
+        operands = [o for o in _parse_operands(parser) if o is not None]
+        parser.parse_punctuation("{")
+        params = params_attr(dict(parse_params(scan_balanced(parser, "}"), ())))
+        region = parser.parse_region()
+        results = _parse_result_types(parser)
+        return cls.create(
+            operands=operands,
+            result_types=[tensor_type(a) for a in results],
+            properties={"params": params},
+            regions=[region],
+        )
+
+
+def _op_class(record: OpRecord) -> type[TensorOp]:
+    camel = "".join(p.capitalize() for p in record.name.split("_")) + "Op"
+    return type(camel, (TensorOp,), {"name": f"cuvil.{record.name}", "record": record, "__doc__": record.doc})
+
+
+#: Record name -> op class.
+OP_CLASSES: dict[str, type[TensorOp]] = {r.name: _op_class(r) for r in records()}
+
+
+def _dialect() -> Dialect:
+    ops: list[type[Operation]] = [*OP_CLASSES.values(), ConstantOp, FusionOp, YieldOp]
+    return Dialect("cuvil", ops, [TensorType, ParamsAttr, ConstantAttr, ConstraintsAttr])
+
+
+CUVIL = _dialect()
+
+
+def context() -> Context:
+    """A parser context with every dialect that a cuvil program uses."""
+    ctx = Context()
+    for d in (Builtin, Func, CUVIL):
+        ctx.load_dialect(d)
+    return ctx
+
+
+__all__ = [
+    "CUVIL",
+    "OP_CLASSES",
+    "ConstantOp",
+    "FusionOp",
+    "TensorOp",
+    "YieldOp",
+    "aval_of",
+    "context",
+    "format_param",
+    "type_of",
+]

@@ -1,0 +1,72 @@
+"""The reference interpreter: runs tensor-stage and fused-stage IR with the records' NumPy references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp
+from cuvil.ops.builder import concrete
+from cuvil.ops.record import Array
+from cuvil.support.errors import CuvilError, IRError
+
+
+def run_op(op: TensorOp, operands: Sequence[Array | None], env: Mapping[str, int]) -> tuple[Array, ...]:
+    """The results of one op on concrete arrays."""
+    params = {k: concrete(v, dict(env)) for k, v in op.record.fill_params(op.params).items()}
+    out = op.record.reference(*operands, **params)
+    return tuple(out) if len(op.results) > 1 else (out,)
+
+
+def run_block(block: Block, inputs: Sequence[Array], env: Mapping[str, int]) -> tuple[Array, ...]:
+    """Run a block on its arguments' values and return what its terminator returns or yields."""
+    values: dict[SSAValue, Any] = dict(zip(block.args, inputs, strict=True))
+    remaining = _last_uses(block)
+    for op in block.ops:
+        if isinstance(op, (ReturnOp, YieldOp)):
+            return tuple(values[o] for o in op.operands)
+        if isinstance(op, ConstantOp):
+            values[op.results[0]] = op.value
+        elif isinstance(op, TensorOp):
+            try:
+                outs = run_op(op, [None if a is None else values[a] for a in op.arguments], env)
+            except CuvilError as error:
+                error.add_note(f"while running {op.name} ({location_text(op)})")
+                raise
+            values.update(zip(op.results, outs, strict=True))
+        elif isinstance(op, FusionOp):
+            outs = run_block(op.body, [values[o] for o in op.operands], env)
+            values.update(zip(op.results, outs, strict=True))
+        else:
+            raise IRError(f"the reference interpreter does not run {op.name}")
+        for dead in remaining.get(op, ()):
+            values.pop(dead, None)
+    raise IRError("a block ended without a terminator")
+
+
+def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
+    last: dict[SSAValue, Operation] = {}
+    for op in block.ops:
+        for o in op.operands:
+            last[o] = op
+    out: dict[Operation, list[SSAValue]] = {}
+    for value, op in last.items():
+        out.setdefault(op, []).append(value)
+    return out
+
+
+def run_function(func: FuncOp, inputs: Sequence[Array], env: Mapping[str, int]) -> tuple[Array, ...]:
+    """Run a function on concrete arrays, with every symbol's value in ``env``."""
+    return run_block(func.body.block, inputs, env)
+
+
+def location_text(op: Operation) -> str:
+    """``file.py:12`` of an op, or ``unknown line``."""
+    text = str(op.location)
+    if '"' in text:
+        name, _, rest = text.partition('"')[2].partition('"')
+        return f"{name}:{rest.strip(':').split(':')[0]}"
+    return "unknown line"

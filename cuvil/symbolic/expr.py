@@ -741,9 +741,7 @@ def _floordiv_atom(numerator: Dim, denominator: Dim) -> Dim:
         inner, power = monomial.factors[0]
         if coefficient == 1 and power == 1 and len(monomial.factors) == 1 and isinstance(inner, FloorDiv):
             # floor((floor(x/a) + c) / b) = floor((x + c*a) / (a*b)) for b > 0
-            return floordiv(
-                inner.numerator + numerator.const * inner.denominator, inner.denominator * denominator
-            )
+            return floordiv(inner.numerator + numerator.const * inner.denominator, inner.denominator * denominator)
     return _from_atom(_division_atom(FloorDiv, numerator, denominator))
 
 

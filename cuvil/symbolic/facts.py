@@ -65,7 +65,7 @@ class Facts:
         self.substitutions: dict[str, Dim] = {}
         #: (fresh symbol, the symbol it stands for, modulus, residue), oldest first
         self.residues: list[tuple[str, str, int, int]] = []
-        self.atom_values: dict[Atom, Dim] = {}
+        self.atom_values: dict[Atom, int] = {}
         self.inequalities: list[Expr] = []
         self.unequal: list[Expr] = []
         self.intervals: dict[str, Interval] = {}
@@ -95,8 +95,11 @@ class Facts:
     # -- relations to facts ---------------------------------------------------------------------------------
 
     def forward(self, dim: Dim) -> Dim:
-        """``dim`` with the symbols that the relations determine replaced."""
-        return substitute(dim, self.substitutions) if self.substitutions else dim
+        """``dim`` with the symbols that the relations determine replaced.
+
+        As it is when that divides by zero or outgrows the limits of an expression: still equal, known less well.
+        """
+        return _substituted(dim, self.substitutions) if self.substitutions else dim
 
     def _equate(self, difference: Dim, wanted: str | None) -> None:
         """``difference == 0``; prefers to replace the symbol ``wanted``."""
@@ -155,16 +158,16 @@ class Facts:
 
     def _replace(self, name: str, value: Dim) -> None:
         one: dict[str, Dim] = {name: value}
-        self.substitutions = {key: substitute(old, one) for key, old in self.substitutions.items()}
+        self.substitutions = {key: _substituted(old, one) for key, old in self.substitutions.items()}
         self.substitutions[name] = value
         older, self.inequalities = self.inequalities, []
         for inequality in older:
-            self._require(substitute(inequality, one))
+            self._require(_substituted(inequality, one))
         values, self.atom_values = self.atom_values, {}
         for atom, old in values.items():
-            renewed = single_atom(substitute(atom_dim(atom), one))
+            renewed = single_atom(_substituted(atom_dim(atom), one))
             if renewed is not None:
-                self.atom_values[renewed] = substitute(old, one)
+                self.atom_values[renewed] = old  # an integer
 
     def _require(self, dim: Dim) -> None:
         """``dim >= 0``."""
@@ -458,6 +461,13 @@ class Facts:
                 ),
             )
         )
+
+
+def _substituted(dim: Dim, mapping: dict[str, Dim]) -> Dim:
+    try:
+        return substitute(dim, mapping)
+    except ShapeError:
+        return dim
 
 
 def _interval_product(a: Interval, b: Interval) -> Interval:

@@ -178,8 +178,10 @@ class Scope:
             return _NEGATION[self._prove(">=", difference)]
         if comparison == ">":
             return _NEGATION[self._prove(">=", -difference)]
-        return self._prove("==", difference) if comparison == "==" else self._prove(
-            ">=", difference if comparison == ">=" else -difference
+        return (
+            self._prove("==", difference)
+            if comparison == "=="
+            else self._prove(">=", difference if comparison == ">=" else -difference)
         )
 
     def first_broken(self, env: Mapping[str, int]) -> Relation | None:
@@ -203,7 +205,9 @@ class Scope:
         broken = self.first_broken(env)
         if broken is not None:
             names = sorted(free_symbols(broken.left, broken.right))
-            raise ShapeError(f"expected sizes with {broken}, got {', '.join(f'{name} = {env[name]}' for name in names)}")
+            raise ShapeError(
+                f"expected sizes with {broken}, got {', '.join(f'{name} = {env[name]}' for name in names)}"
+            )
 
     def _known(self) -> Facts:
         if self._facts is None:

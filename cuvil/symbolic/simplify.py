@@ -66,10 +66,10 @@ def _atom(atom: Atom, children: list[Dim], facts: Facts) -> Dim:
     if isinstance(atom, Symbol):
         low, high = facts.atom_interval(atom)
         return low if low is not None and low == high else atom_dim(atom)
-    if isinstance(atom, FloorDiv):
-        return divide(children[0], children[1], facts)[0]
-    if isinstance(atom, Mod):
-        return divide(children[0], children[1], facts)[1]
+    if isinstance(atom, FloorDiv | Mod):
+        plain = atom.remake(children)
+        divided = divide(children[0], children[1], facts)[isinstance(atom, Mod)]
+        return divided if node_count(divided) <= node_count(plain) else plain
     assert isinstance(atom, Min | Max)
     kind = type(atom)
     # Through the constructor first: it flattens and drops what is evident.
@@ -161,8 +161,17 @@ def _split(n: Dim, part: Dim) -> tuple[Dim, Dim]:
 
 def _join_divisions(dim: Dim, facts: Facts) -> Dim:
     """``(x//d)*d + x % d`` is ``x``: write a mod by its definition where that makes the whole smaller."""
+    smaller: Dim | None = dim
+    while smaller is not None:
+        dim = smaller
+        smaller = next(_with_mod_expanded(dim, facts), None)
+    return dim
+
+
+def _with_mod_expanded(dim: Dim, facts: Facts) -> Iterator[Dim]:
+    """What expanding one mod of the polynomial gives, where that is smaller."""
     if not isinstance(dim, Expr):
-        return dim
+        return
     for monomial, coefficient in dim.terms:
         for atom, power in monomial.factors:
             if not isinstance(atom, Mod) or power != 1 or not facts.positive(atom.denominator):
@@ -173,5 +182,4 @@ def _join_divisions(dim: Dim, facts: Facts) -> Dim:
             expanded = scale * (n - d * divide(n, d, facts)[0])
             candidate = dim_sum([dim - coefficient * monomial_dim(monomial), expanded])
             if node_count(candidate) < node_count(dim):
-                return _join_divisions(candidate, facts)
-    return dim
+                yield candidate

@@ -113,7 +113,7 @@ class _Parser:
         self.advance()
 
     def fail(self, what: str) -> None:
-        shown = self.text if len(self.text) <= 80 else f"...{self.text[max(0, self.position - 30):][:60]}..."
+        shown = self.text if len(self.text) <= 80 else f"...{self.text[max(0, self.position - 30) :][:60]}..."
         found = f"found {self.token!r}" if self.token else "the text ended"
         raise ArgumentError(f"cannot read the dimension {shown!r}: {what}, {found} at character {self.position}")
 

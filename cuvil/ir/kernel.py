@@ -1,0 +1,457 @@
+"""The ``kernel`` dialect: loops with symbolic bounds over buffers, one function per kernel.
+
+Index arithmetic is not SSA: offsets, bounds and conditions are dimension expressions over the program's symbols
+and the loop variables, so that the simplifier and the vectoriser read them directly.
+Values inside a loop body are scalars of one dtype; a ``vector`` loop runs CV_LANES of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias
+
+from xdsl.ir import Block, Data, Dialect, Operation, OpTraits, Region, SSAValue, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser, Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from cuvil.dtypes import DType, bool_, dtype
+from cuvil.ir.attributes import (
+    NO_PARAMS,
+    ParamsAttr,
+    format_aval,
+    format_params,
+    params_attr,
+    parse_aval,
+    parse_params,
+    scan_balanced,
+)
+from cuvil.ops.record import Aval, ParamValue
+from cuvil.ops.scalar import INSTRUCTIONS
+from cuvil.symbolic import Dim
+
+#: ``low <= expr < high``; a tuple of them must all hold.
+When: TypeAlias = tuple[tuple[Dim, Dim, Dim], ...]
+
+
+@irdl_attr_definition
+class BufferType(Data[Aval], TypeAttribute):
+    """``!kernel.buffer<[B, 384] x f32>``: row-major contiguous memory of a symbolic shape."""
+
+    name = "kernel.buffer"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Aval:
+        parser.parse_punctuation("<")
+        return parse_aval(scan_balanced(parser, ">"))
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{format_aval(self.data)}>")
+
+
+@irdl_attr_definition
+class ScalarType(Data[DType], TypeAttribute):
+    """``!kernel.scalar<f32>``: one element in a register (one per lane in a vector loop)."""
+
+    name = "kernel.scalar"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> DType:
+        parser.parse_punctuation("<")
+        return dtype(scan_balanced(parser, ">").strip())
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(f"<{self.data.short}>")
+
+
+_SCALARS: dict[DType, ScalarType] = {}
+
+
+def scalar_type(dt: DType) -> ScalarType:
+    """The interned scalar type of a dtype."""
+    found = _SCALARS.get(dt)
+    if found is None:
+        found = _SCALARS[dt] = ScalarType(dt)
+    return found
+
+
+def buffer_aval(value: SSAValue) -> Aval:
+    """Shape and dtype of a buffer value."""
+    assert isinstance(value.type, BufferType)
+    return value.type.data
+
+
+def scalar_dtype(value: SSAValue) -> DType:
+    """Dtype of a scalar value."""
+    assert isinstance(value.type, ScalarType)
+    return value.type.data
+
+
+class KernelOp(Operation):
+    """Base: operands, static parameters, at most one result, and regions without control flow between blocks."""
+
+    traits: ClassVar[OpTraits] = OpTraits(())
+
+    @property
+    def params(self) -> dict[str, ParamValue]:
+        found = self.properties.get("params", NO_PARAMS)
+        assert isinstance(found, ParamsAttr)
+        return found.values
+
+    @property
+    def body(self) -> Block:
+        return self.regions[0].block
+
+    def print(self, printer: Printer) -> None:
+        for i, o in enumerate(self.operands):
+            printer.print_string(" " if i == 0 else ", ")
+            printer.print_operand(o)
+        attr = self.properties.get("params", NO_PARAMS)
+        assert isinstance(attr, ParamsAttr)
+        if attr.data:
+            printer.print_string(" {" + format_params(attr.data) + "}")
+        for region in self.regions:
+            printer.print_string(" ")
+            printer.print_region(region)
+        for i, r in enumerate(self.results):
+            printer.print_string(" : " if i == 0 else ", ")
+            printer.print_attribute(r.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> KernelOp:
+        operands: list[SSAValue] = []
+        first = parser.parse_optional_operand()
+        if first is not None:
+            operands.append(first)
+            while parser.parse_optional_punctuation(",") is not None:
+                operands.append(parser.parse_operand())
+        params: dict[str, ParamValue] = {}
+        # A region also opens with a brace; only an op that has parameters prints a dictionary first.
+        if cls.has_params and parser.parse_optional_punctuation("{") is not None:
+            params = dict(parse_params(scan_balanced(parser, "}"), ()))
+        regions: list[Region] = []
+        while (region := parser.parse_optional_region()) is not None:
+            regions.append(region)
+        types: list[TypeAttribute] = []
+        if parser.parse_optional_punctuation(":") is not None:
+            types.append(parser.parse_type())
+            while parser.parse_optional_punctuation(",") is not None:
+                types.append(parser.parse_type())
+        return cls.create(operands=operands, result_types=types, properties=_properties(params), regions=regions)
+
+    has_params: ClassVar[bool] = True
+
+
+def _properties(params: dict[str, ParamValue]) -> dict[str, ParamsAttr]:
+    return {"params": params_attr(params)} if params else {}
+
+
+class KernelFunc(KernelOp):
+    """A kernel: block arguments are its buffers. Parameters: ``name``, ``dims`` (symbols passed at the call),
+    ``outputs`` (numbers of the buffers that it writes), ``reason``."""
+
+    name = "kernel.func"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, name: str, buffers: Sequence[Aval]
+    ) -> KernelFunc:
+        block = Block(arg_types=[BufferType(a) for a in buffers])
+        return cls.create(properties=_properties({"name": name}), regions=[Region(block)])
+
+    def set_params(self, **params: ParamValue) -> None:
+        """Replace the parameters."""
+        self.properties["params"] = params_attr(params)
+
+
+class ForOp(KernelOp):
+    """``kernel.for {var, lower, upper, kind}``: kind is ``parallel``, ``serial`` or ``vector``."""
+
+    name = "kernel.for"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, var: str, lower: Dim, upper: Dim, kind: str
+    ) -> ForOp:
+        params = {"var": var, "lower": lower, "upper": upper, "kind": kind}
+        return cls.create(properties=_properties(params), regions=[Region(Block())])
+
+    def verify_(self) -> None:
+        if self.params["kind"] not in ("parallel", "serial", "vector"):
+            raise VerifyException(f"kernel.for: unknown kind {self.params['kind']!r}")
+
+
+class LoadOp(KernelOp):
+    """Element at a flat offset; where ``when`` does not hold memory is not touched and the value is 0."""
+
+    name = "kernel.load"
+
+    @classmethod
+    def build(cls, buffer: SSAValue, index: Dim, when: When = ()) -> LoadOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        params: dict[str, ParamValue] = {"index": index}
+        if when:
+            params["when"] = when
+        dt = buffer_aval(buffer).dtype
+        return cls.create(operands=[buffer], result_types=[scalar_type(dt)], properties=_properties(params))
+
+    def verify_(self) -> None:
+        if scalar_dtype(self.results[0]) is not buffer_aval(self.operands[0]).dtype:
+            raise VerifyException("kernel.load gives the dtype of its buffer")
+
+
+class StoreOp(KernelOp):
+    """``kernel.store %buffer, %value {index}``"""
+
+    name = "kernel.store"
+
+    @classmethod
+    def build(cls, buffer: SSAValue, value: SSAValue, index: Dim) -> StoreOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[buffer, value], properties=_properties({"index": index}))
+
+    def verify_(self) -> None:
+        if scalar_dtype(self.operands[1]) is not buffer_aval(self.operands[0]).dtype:
+            raise VerifyException("kernel.store writes the dtype of its buffer")
+
+
+class ScalarOp(KernelOp):
+    """One scalar instruction (``cast`` and ``select`` included), by ``name``."""
+
+    name = "kernel.scalar_op"
+
+    @classmethod
+    def build(cls, instr: str, operands: Sequence[SSAValue], dt: DType) -> ScalarOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(
+            operands=operands, result_types=[scalar_type(dt)], properties=_properties({"instr": instr})
+        )
+
+    def verify_(self) -> None:
+        instr, out = self.params["instr"], scalar_dtype(self.results[0])
+        ins = [scalar_dtype(o) for o in self.operands]
+        if instr == "cast":
+            ok = len(ins) == 1
+        elif instr == "select":
+            ok = len(ins) == 3 and ins[0] is bool_ and ins[1] is ins[2] is out
+        else:
+            row = INSTRUCTIONS.get(instr)
+            ok = row is not None and len(ins) == row.arity and all(d is ins[0] for d in ins)
+            ok = ok and row is not None and out is (bool_ if row.result == "bool" else ins[0])
+        if not ok:
+            raise VerifyException(f"kernel.scalar_op {instr} does not take {ins} to {out}")
+
+
+class ConstOp(KernelOp):
+    """A literal."""
+
+    name = "kernel.const"
+
+    @classmethod
+    def build(cls, value: bool | int | float, dt: DType) -> ConstOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        value = bool(value) if dt.is_bool else int(value) if dt.is_integer else float(value)
+        return cls.create(result_types=[scalar_type(dt)], properties=_properties({"value": value}))
+
+
+class IndexOp(KernelOp):
+    """The value of a dimension expression (loop variables included), as int64."""
+
+    name = "kernel.index"
+
+    @classmethod
+    def build(cls, expr: Dim, dt: DType) -> IndexOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(result_types=[scalar_type(dt)], properties=_properties({"expr": expr}))
+
+
+class TestOp(KernelOp):
+    """Whether conditions hold, as a bool scalar."""
+
+    name = "kernel.test"
+
+    @classmethod
+    def build(cls, when: When) -> TestOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(result_types=[scalar_type(bool_)], properties=_properties({"when": when}))
+
+
+class BindOp(KernelOp):
+    """Make a data-dependent integer an index symbol ``var`` in [0, size).
+
+    ``mode``: ``error`` (negative counts from the end; out of bounds sets the error flag), ``clip``, ``wrap``, ``fill``
+    (as error, without the flag). Loads that use an out-of-bounds symbol carry the condition ``0 <= var < size``.
+    """
+
+    name = "kernel.bind"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, value: SSAValue, var: str, size: Dim, mode: str
+    ) -> BindOp:
+        return cls.create(operands=[value], properties=_properties({"var": var, "size": size, "mode": mode}))
+
+
+class AccumulatorOp(KernelOp):
+    """A register that a loop combines into, starting at the identity of ``combine``."""
+
+    name = "kernel.accumulator"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, combine: str, identity: bool | int | float, dt: DType
+    ) -> AccumulatorOp:
+        params = {"combine": combine, "identity": identity}
+        return cls.create(result_types=[scalar_type(dt)], properties=_properties(params))
+
+
+class UpdateOp(KernelOp):
+    """Combine a value into an accumulator."""
+
+    name = "kernel.update"
+    has_params = False
+
+    @classmethod
+    def build(cls, accumulator: SSAValue, value: SSAValue) -> UpdateOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[accumulator, value])
+
+
+class TotalOp(KernelOp):
+    """The total of an accumulator after its loop: ``lanes`` says whether lanes are combined too."""
+
+    name = "kernel.total"
+
+    @classmethod
+    def build(cls, accumulator: SSAValue, lanes: bool) -> TotalOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(
+            operands=[accumulator], result_types=[accumulator.type], properties=_properties({"lanes": lanes})
+        )
+
+
+class ScratchOp(KernelOp):
+    """Per-worker memory of ``size`` elements, for values that several loops of one row share."""
+
+    name = "kernel.scratch"
+    has_params = False
+
+    @classmethod
+    def build(cls, size: Dim, dt: DType) -> ScratchOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(result_types=[BufferType(Aval((size,), dt))])
+
+
+class TemplateOp(KernelOp):
+    """A human-written kernel of the backend (gemm, conv, attention, sort, ...).
+
+    ``kind`` and the other parameters are the template's; operands are buffers; an optional region is the epilogue: its
+    index symbols are named by parameters, and it reads the accumulator through ``kernel.hole``.
+    """
+
+    name = "kernel.template"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, kind: str, operands: Sequence[SSAValue], params: dict[str, ParamValue], epilogue: Block | None = None
+    ) -> TemplateOp:
+        return cls.create(
+            operands=operands,
+            properties=_properties({"kind": kind, **params}),
+            regions=[] if epilogue is None else [Region(epilogue)],
+        )
+
+
+class HoleOp(KernelOp):
+    """Inside an epilogue: the element that the template computed."""
+
+    name = "kernel.hole"
+    has_params = False
+
+    @classmethod
+    def build(cls, dt: DType) -> HoleOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(result_types=[scalar_type(dt)])
+
+
+# ------------------------------------------------------------------------------------------ the host program
+
+
+class AllocOp(KernelOp):
+    """A temporary in the arena, alive from its first to its last use."""
+
+    name = "kernel.alloc"
+    has_params = False
+
+    @classmethod
+    def build(cls, aval: Aval) -> AllocOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(result_types=[BufferType(aval)])
+
+
+class ViewOp(KernelOp):
+    """The same memory under another shape of as many elements."""
+
+    name = "kernel.view"
+    has_params = False
+
+    @classmethod
+    def build(cls, buffer: SSAValue, aval: Aval) -> ViewOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[buffer], result_types=[BufferType(aval)])
+
+
+class ConstBufferOp(KernelOp):
+    """Constant number ``index`` of the program's constants."""
+
+    name = "kernel.constant"
+
+    @classmethod
+    def build(cls, index: int, aval: Aval) -> ConstBufferOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(result_types=[BufferType(aval)], properties=_properties({"index": index}))
+
+
+class PackOp(KernelOp):
+    """A constant operand of a template in the template's own packed layout, made once at load."""
+
+    name = "kernel.pack"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, buffer: SSAValue, kernel: str, aval: Aval
+    ) -> PackOp:
+        return cls.create(operands=[buffer], result_types=[BufferType(aval)], properties=_properties({"kernel": kernel}))
+
+
+class CallOp(KernelOp):
+    """Run a kernel on buffers; ``dims`` are the values of its symbols, in its order."""
+
+    name = "kernel.call"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, kernel: str, buffers: Sequence[SSAValue], dims: Sequence[Dim]
+    ) -> CallOp:
+        return cls.create(operands=buffers, properties=_properties({"kernel": kernel, "dims": tuple(dims)}))
+
+
+class CopyOp(KernelOp):
+    """Copy a buffer into another of as many bytes."""
+
+    name = "kernel.copy"
+    has_params = False
+
+    @classmethod
+    def build(cls, source: SSAValue, target: SSAValue) -> CopyOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[source, target])
+
+
+class ProgramOp(KernelOp):
+    """The host program: block arguments are input buffers, then output buffers (``inputs`` says how many inputs)."""
+
+    name = "kernel.program"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, inputs: Sequence[Aval], outputs: Sequence[Aval], dims: Sequence[str]
+    ) -> ProgramOp:
+        block = Block(arg_types=[BufferType(a) for a in (*inputs, *outputs)])
+        params = {"inputs": len(inputs), "symbols": tuple(dims)}
+        return cls.create(properties=_properties(params), regions=[Region(block)])
+
+
+_OPS: list[type[Operation]] = [
+    KernelFunc, ForOp, LoadOp, StoreOp, ScalarOp, ConstOp, IndexOp, TestOp, BindOp, AccumulatorOp, UpdateOp, TotalOp,
+    ScratchOp, TemplateOp, HoleOp, AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp, ProgramOp,
+]  # fmt: skip
+
+KERNEL = Dialect("kernel", _OPS, [BufferType, ScalarType])

@@ -1,0 +1,135 @@
+/* Register-tiled inner products on packed panels, the engine of gemm.h and conv.h.
+ *
+ * runtime.c includes this with CV_MICROKERNEL_BODIES and so compiles the kernels once per machine; generated code
+ * sees the tile constants and reaches the kernels through ctx->microkernels.
+ *
+ * A microkernel computes, for i < rows and j < columns,
+ *     c[i][j] (+)= sum over k < depth of a[i * CV_LDA + k] * b[k * ldb + j]
+ * as one chain of multiply-adds in the order of k: the value of an element depends on neither the rows nor the
+ * columns that are computed with it. Integers wrap.
+ */
+#ifndef CUVIL_MICROKERNEL_H
+#define CUVIL_MICROKERNEL_H
+
+#include <stdint.h>
+
+#include "cuvil/vec.h"
+
+/* Rows of a full tile. AVX-512: 14 rows of 2 vectors are 28 accumulators, and 2 registers hold the row of B and 1 the
+ * element of A. 16 registers of 256 bits, or 32 of 128, hold 6 rows of 16 elements of 32 bits. */
+#if CV_LANES == 16
+#define CV_MR 14
+#else
+#define CV_MR 6
+#endif
+/* Columns of a panel of B: two registers. */
+#define CV_NR_f32 (2 * CV_LANES)
+#define CV_NR_i32 (2 * CV_LANES)
+#define CV_NR_f64 CV_LANES
+#define CV_NR_i64 CV_LANES
+/* Depth of a block: CV_KC rows of a panel of B take 32 KiB on AVX-512 (half the first-level cache or more) and 16 KiB
+ * elsewhere. */
+#define CV_KC 256
+/* Distance of two rows of packed A: not a multiple of 4096 bytes, or the rows would share cache sets. */
+#define CV_LDA (CV_KC + 16)
+/* Tiles of few rows compute two panels at once: a single one would wait for the latency of its few chains. */
+#define CV_WIDE_ROWS 4
+
+/* `next` is the distance from b to the panel after it; only the kernels for two panels use it, and they write the
+ * second tile CV_MR * NR elements after the first. c has rows of NR elements. */
+typedef void (*cv_microkernel)(int64_t depth, const void *a, const void *b, int64_t ldb, int64_t next, void *c,
+                               int accumulate);
+
+/* [rows - 1] */
+struct cv_microkernels {
+    cv_microkernel full_f32[CV_MR], half_f32[CV_MR], wide_f32[CV_WIDE_ROWS];
+    cv_microkernel full_i32[CV_MR], half_i32[CV_MR];
+    cv_microkernel full_f64[CV_MR], full_i64[CV_MR];
+};
+
+#ifdef CV_MICROKERNEL_BODIES
+
+#if defined(__AVX512F__) && CV_LANES == 16
+#define CVM_BYTES 64
+#elif defined(__AVX2__)
+#define CVM_BYTES 32
+#else
+#define CVM_BYTES 16
+#endif
+
+#define CVM_TYPES(dt, T)                                                               \
+    typedef T cvm_##dt __attribute__((vector_size(CVM_BYTES)));                        \
+    typedef T cvm_##dt##_mem __attribute__((vector_size(CVM_BYTES), aligned(sizeof(T)), may_alias));
+CVM_TYPES(f32, float)
+CVM_TYPES(f64, double)
+CVM_TYPES(i32, int32_t)
+CVM_TYPES(i64, int64_t)
+
+#define CVM_TILE(dt, c, i, j) ((c) + ((j) / PER) * CV_MR * CV_NR_##dt + (i) * CV_NR_##dt + ((j) % PER) * LANES)
+
+/* The loops over rows and vectors have constant trip counts and unroll completely, so acc lives in registers. */
+#define CVM_KERNEL(dt, T, name, ROWS, COLUMNS, PANELS, UNROLL)                                                         \
+    static void cvm_##name##_##dt##_##ROWS(int64_t depth, const void *pa, const void *pb, int64_t ldb, int64_t next,   \
+                                           void *pc, int accumulate) {                                                 \
+        enum { LANES = CVM_BYTES / sizeof(T), PER = (COLUMNS) / LANES, VECTORS = PER * PANELS };                       \
+        const T *a = pa, *b = pb;                                                                                      \
+        T *c = pc;                                                                                                     \
+        cvm_##dt acc[ROWS][VECTORS];                                                                                   \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                      \
+            _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \
+                acc[i][j] = (cvm_##dt){};                                                                              \
+                if (accumulate) acc[i][j] = *(cvm_##dt##_mem *)CVM_TILE(dt, c, i, j);                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+        _Pragma(UNROLL) for (int64_t k = 0; k < depth; k++) {                                                          \
+            cvm_##dt row[VECTORS];                                                                                     \
+            _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \
+                row[j] = *(const cvm_##dt##_mem *)(b + (j / PER) * next + (j % PER) * LANES);                          \
+            }                                                                                                          \
+            _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                  \
+                T x = a[i * CV_LDA];                                                                                   \
+                _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) acc[i][j] += x * row[j];                    \
+            }                                                                                                          \
+            a++;                                                                                                       \
+            b += ldb;                                                                                                  \
+        }                                                                                                              \
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                      \
+            _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \
+                *(cvm_##dt##_mem *)CVM_TILE(dt, c, i, j) = acc[i][j];                                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+#define CVM_ROLLED "GCC unroll 1"
+#define CVM_UNROLLED "GCC unroll 4"
+#define CVM_FULL(dt, T, ROWS) CVM_KERNEL(dt, T, full, ROWS, CV_NR_##dt, 1, CVM_ROLLED)
+#define CVM_HALF(dt, T, ROWS) CVM_KERNEL(dt, T, half, ROWS, CV_NR_##dt / 2, 1, CVM_ROLLED)
+#define CVM_WIDE(dt, T, ROWS) CVM_KERNEL(dt, T, wide, ROWS, CV_NR_##dt, 2, CVM_UNROLLED)
+
+#if CV_MR == 14
+#define CVM_EACH(F, dt, T)                                                                                   \
+    F(dt, T, 1) F(dt, T, 2) F(dt, T, 3) F(dt, T, 4) F(dt, T, 5) F(dt, T, 6) F(dt, T, 7) F(dt, T, 8)          \
+    F(dt, T, 9) F(dt, T, 10) F(dt, T, 11) F(dt, T, 12) F(dt, T, 13) F(dt, T, 14)
+#define CVM_ROW(n)                                                                                           \
+    {cvm_##n##_1, cvm_##n##_2, cvm_##n##_3, cvm_##n##_4, cvm_##n##_5, cvm_##n##_6, cvm_##n##_7, cvm_##n##_8, \
+     cvm_##n##_9, cvm_##n##_10, cvm_##n##_11, cvm_##n##_12, cvm_##n##_13, cvm_##n##_14}
+#else
+#define CVM_EACH(F, dt, T) F(dt, T, 1) F(dt, T, 2) F(dt, T, 3) F(dt, T, 4) F(dt, T, 5) F(dt, T, 6)
+#define CVM_ROW(n) {cvm_##n##_1, cvm_##n##_2, cvm_##n##_3, cvm_##n##_4, cvm_##n##_5, cvm_##n##_6}
+#endif
+CVM_EACH(CVM_FULL, f32, float)
+CVM_EACH(CVM_HALF, f32, float)
+CVM_WIDE(f32, float, 1) CVM_WIDE(f32, float, 2) CVM_WIDE(f32, float, 3) CVM_WIDE(f32, float, 4)
+CVM_EACH(CVM_FULL, i32, int32_t)
+CVM_EACH(CVM_HALF, i32, int32_t)
+CVM_EACH(CVM_FULL, f64, double)
+CVM_EACH(CVM_FULL, i64, int64_t)
+
+static const struct cv_microkernels cv_microkernel_table = {
+    .full_f32 = CVM_ROW(full_f32), .half_f32 = CVM_ROW(half_f32),
+    .wide_f32 = {cvm_wide_f32_1, cvm_wide_f32_2, cvm_wide_f32_3, cvm_wide_f32_4},
+    .full_i32 = CVM_ROW(full_i32), .half_i32 = CVM_ROW(half_i32),
+    .full_f64 = CVM_ROW(full_f64), .full_i64 = CVM_ROW(full_i64),
+};
+
+#endif
+#endif

@@ -12,14 +12,12 @@ from cuvil.symbolic.expr import (
     Symbol,
     as_dim,
     atom_dim,
-    atoms,
     ceildiv,
     dim_max,
     dim_min,
     dim_sum,
     floordiv,
     from_terms,
-    iter_terms,
     mod,
     plain_symbol,
     product,
@@ -39,6 +37,7 @@ from cuvil.symbolic.query import (
 )
 from cuvil.symbolic.scope import Scope, Truth
 from cuvil.symbolic.solve import solve
+from cuvil.symbolic.structure import atoms, iter_terms
 from cuvil.symbolic.text import Comparison, Relation, parse_dim, parse_relations
 
 __all__ = [

@@ -20,7 +20,7 @@ from __future__ import annotations
 import operator
 import re
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache
 from math import gcd
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast, final
@@ -76,7 +76,11 @@ class Atom:
         """The same operation over other operands, in normal form."""
         raise NotImplementedError
 
-    def _describe(self, children: tuple[Dim, ...], text: str, nonneg: bool, total: bool, rank: int) -> None:
+    def describe(self, children: tuple[Dim, ...], text: str, nonneg: bool, total: bool, rank: int) -> None:
+        """Fill in the fields of a new atom; only the interning functions call this.
+
+        Raises ShapeError when it would nest too deep.
+        """
         self.children = children
         self.text = text
         self.key = (rank, text)
@@ -219,7 +223,7 @@ class Expr:
     (True, 0, Expr('2*S + 1'))
     """
 
-    __slots__ = ("__weakref__", "_text", "const", "depth", "nonneg", "size", "symbols", "terms", "total")
+    __slots__ = ("__weakref__", "cached_text", "const", "depth", "nonneg", "size", "symbols", "terms", "total")
 
     #: NumPy's scalars leave the operation to this class instead of making an object array.
     __array_ufunc__ = None
@@ -231,7 +235,7 @@ class Expr:
     size: int
     nonneg: bool  #: evidently >= 0 wherever it has a value
     total: bool  #: has a value for every assignment
-    _text: str | None
+    cached_text: str | None  #: filled by ``str``
 
     def __add__(self, other: object) -> Dim:
         if type(other) is not Expr and type(other) is not int:
@@ -344,9 +348,9 @@ class Expr:
         )
 
     def __str__(self) -> str:
-        text = self._text
+        text = self.cached_text
         if text is None:
-            text = self._text = _sum_text(self)
+            text = self.cached_text = _sum_text(self)
         return text
 
     def __repr__(self) -> str:
@@ -438,7 +442,7 @@ def _symbol_atom(name: str) -> Symbol:
             if found is None:
                 found = Symbol()
                 found.name = name
-                found._describe((), name, nonneg=True, total=True, rank=0)
+                found.describe((), name, nonneg=True, total=True, rank=0)
                 found.symbols = frozenset((name,))
                 _atoms[name] = found
     return cast(Symbol, found)
@@ -456,7 +460,7 @@ def _division_atom(kind: type[FloorDiv] | type[Mod], numerator: Dim, denominator
             found = _atoms.get(key)
             if found is None:
                 found = kind()
-                found._describe(
+                found.describe(
                     (numerator, denominator), text, nonneg, isinstance(denominator, int), 1 if sign == "//" else 2
                 )
                 _atoms[key] = found
@@ -474,7 +478,7 @@ def _extremum_atom(kind: type[Min] | type[Max], operands: tuple[Dim, ...]) -> At
             if found is None:
                 found = kind()
                 text = f"{name}({', '.join(map(str, operands))})"
-                found._describe(operands, text, all(signs) if kind is Min else any(signs), True, 3)
+                found.describe(operands, text, all(signs) if kind is Min else any(signs), True, 3)
                 _atoms[key] = found
     return found
 
@@ -515,7 +519,7 @@ def _from_pairs(terms: Iterable[tuple[Monomial, int]], const: int) -> Dim:
 def _new_expr(key: tuple[int, tuple[tuple[Monomial, int], ...]]) -> Expr:
     const, terms = key
     size, depth, nonneg, total = 1, 0, const >= 0, True
-    symbols = _NO_SYMBOLS
+    symbols: set[str] = set()
     bits = const.bit_length()
     for monomial, coefficient in terms:
         size += 1
@@ -526,7 +530,7 @@ def _new_expr(key: tuple[int, tuple[tuple[Monomial, int], ...]]) -> Expr:
             depth = max(depth, atom.depth)
             nonneg = nonneg and atom.nonneg
             total = total and atom.total
-            symbols = symbols | atom.symbols if symbols else atom.symbols
+            symbols |= atom.symbols
     if size > MAX_SIZE:
         raise ShapeError(
             f"a dimension expression grew to {size} nodes, more than the {MAX_SIZE} supported; "
@@ -540,8 +544,8 @@ def _new_expr(key: tuple[int, tuple[tuple[Monomial, int], ...]]) -> Expr:
             found = Expr()
             found.const, found.terms = key
             found.size, found.depth, found.nonneg, found.total = size, depth, nonneg, total
-            found.symbols = symbols
-            found._text = None
+            found.symbols = frozenset(symbols)
+            found.cached_text = None
             _exprs[key] = found
     return found
 
@@ -904,34 +908,6 @@ def plain_symbol(dim: Dim) -> str | None:
     return atom.name if isinstance(atom, Symbol) else None
 
 
-def top_atoms(dim: Dim) -> list[Atom]:
-    """The distinct atoms of the polynomial itself, in display order, not those inside them."""
-    if isinstance(dim, int):
-        return []
-    return list(dict.fromkeys(atom for monomial, _ in dim.terms for atom, _ in monomial.factors))
-
-
-def atoms(dim: Dim) -> list[Atom]:
-    """Every distinct atom in ``dim``, operands before the atoms that contain them.
-
-    >>> [atom.text for atom in atoms((symbol("H") + symbol("K")) // 2 + symbol("B"))]
-    ['B', 'H', 'K', '(H + K)//2']
-    """
-    done: dict[Atom, None] = {}
-    stack: list[tuple[Atom, bool]] = [(atom, False) for atom in reversed(top_atoms(dim))]
-    while stack:
-        atom, expanded = stack.pop()
-        if atom in done:
-            continue
-        if expanded:
-            done[atom] = None
-            continue
-        stack.append((atom, True))
-        for child in reversed(atom.children):
-            stack.extend((inner, False) for inner in reversed(top_atoms(child)))
-    return list(done)
-
-
 def atom_dim(atom: Atom) -> Expr:
     """The expression that is ``atom`` alone."""
     return _from_atom(atom)
@@ -953,48 +929,6 @@ def monomial_of(factors: Iterable[tuple[Atom, int]]) -> Monomial | None:
     return _monomial(ordered) if ordered else None
 
 
-def rebuild(dim: Dim, value_of: Callable[[Atom], Dim]) -> Dim:
-    """``dim`` with each atom of its polynomial replaced by ``value_of(atom)``."""
-    if isinstance(dim, int):
-        return dim
-    kept: list[tuple[Monomial, int]] = []
-    parts: list[Dim] = []
-    for monomial, coefficient in dim.terms:
-        values = [(atom, value_of(atom), power) for atom, power in monomial.factors]
-        if all(single_atom(value) is atom for atom, value, _ in values):
-            kept.append((monomial, coefficient))
-        else:
-            parts.append(coefficient * product(value for _, value, power in values for _ in range(power)))
-    if not parts:
-        return dim
-    return dim_sum([_from_pairs(kept, dim.const), *parts])
-
-
-def transform(dim: Dim, value_of: Callable[[Atom, list[Dim]], Dim]) -> Dim:
-    """``dim`` rebuilt from the leaves up: ``value_of(atom, rebuilt operands)`` gives each atom's new value.
-
-    No recursion: operands are done before the atoms that contain them.
-    """
-    values: dict[Atom, Dim] = {}
-    for atom in atoms(dim):
-        values[atom] = value_of(atom, [rebuild(child, values.__getitem__) for child in atom.children])
-    return rebuild(dim, values.__getitem__)
-
-
-def substitute_atoms(dim: Dim, mapping: Mapping[Atom, Dim]) -> Dim:
-    """``dim`` with whole atoms replaced wherever they stand."""
-    return transform(dim, lambda atom, children: mapping[atom] if atom in mapping else atom.remake(children))
-
-
 def internal_symbol(name: str) -> Expr:
     """A symbol outside the names that users can write; a scope makes these and never lets them out."""
     return _from_atom(_symbol_atom(name))
-
-
-def iter_terms(dim: Dim) -> Iterator[tuple[Monomial | None, int]]:
-    """``(monomial, coefficient)`` of each term; the constant comes last, with None, when it is not zero."""
-    if isinstance(dim, Expr):
-        yield from dim.terms
-        dim = dim.const
-    if dim:
-        yield None, dim

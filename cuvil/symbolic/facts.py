@@ -32,15 +32,11 @@ from cuvil.symbolic.expr import (
     atom_dim,
     from_terms,
     internal_symbol,
-    iter_terms,
     plain_symbol,
-    rebuild,
     single_atom,
-    substitute_atoms,
-    top_atoms,
-    transform,
 )
 from cuvil.symbolic.query import exact_div, linear_in_atom, substitute
+from cuvil.symbolic.structure import iter_terms, rebuild, substitute_atoms, top_atoms, transform
 from cuvil.symbolic.text import Relation
 
 Interval: TypeAlias = tuple[int | None, int | None]
@@ -209,8 +205,8 @@ class Facts:
         linear = linear_in_atom(inequality, atom)
         if linear is None or not isinstance(linear[0], int):
             return False
-        coefficient, rest = linear
-        most = self.interval(rest)[1]
+        coefficient: int = linear[0]
+        most = self.interval(linear[1])[1]
         if most is None:
             return False
         low, high = self.intervals.get(atom.name, _NONNEG)

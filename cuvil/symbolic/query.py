@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import TypeGuard, TypeVar, cast
+from typing import TypeGuard, TypeVar
 
 from cuvil.support.errors import ShapeError
 from cuvil.symbolic.expr import (
+from cuvil.symbolic.structure import transform
     Atom,
     Dim,
     Expr,
@@ -20,7 +21,6 @@ from cuvil.symbolic.expr import (
     dim_sum,
     from_terms,
     monomial_of,
-    transform,
 )
 
 T = TypeVar("T")
@@ -180,23 +180,22 @@ def _exponents(dims: Iterable[Dim]) -> tuple[list[Atom], list[dict[_Powers, int]
     result: list[dict[_Powers, int]] = []
     for dim in dims:
         powers: dict[_Powers, int] = {}
-        const = dim
+        const = dim.const if isinstance(dim, Expr) else dim
         if isinstance(dim, Expr):
-            const = dim.const
             for monomial, coefficient in dim.terms:
                 vector = list(zero)
                 for atom, power in monomial.factors:
                     vector[index[atom]] = power
                 powers[tuple(vector)] = coefficient
         if const:
-            powers[zero] = cast(int, const)
+            powers[zero] = const
         result.append(powers)
     return order, result
 
 
 def _from_exponents(order: Sequence[Atom], powers: Mapping[_Powers, int]) -> Dim:
     terms: list[tuple[Monomial, int]] = []
-    const = 0
+    const: int = 0
     for vector, coefficient in powers.items():
         monomial = monomial_of(zip(order, vector, strict=True))
         if monomial is None:

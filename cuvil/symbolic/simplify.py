@@ -28,15 +28,14 @@ from cuvil.symbolic.expr import (
     extremum_of,
     floordiv,
     from_terms,
-    iter_terms,
     mod,
     monomial_dim,
     monomial_of,
     prune,
-    transform,
 )
 from cuvil.symbolic.facts import Facts
 from cuvil.symbolic.query import divide_polynomials, exact_div, node_count
+from cuvil.symbolic.structure import iter_terms, transform
 
 #: Passes over one expression; each lowers the measure or is the last.
 _PASSES = 8

@@ -8,7 +8,6 @@ from typing import TypeGuard, TypeVar
 
 from cuvil.support.errors import ShapeError
 from cuvil.symbolic.expr import (
-from cuvil.symbolic.structure import transform
     Atom,
     Dim,
     Expr,
@@ -22,6 +21,7 @@ from cuvil.symbolic.structure import transform
     from_terms,
     monomial_of,
 )
+from cuvil.symbolic.structure import transform
 
 T = TypeVar("T")
 

@@ -47,7 +47,11 @@ def draw_array(rng: np.random.Generator, sample: OperandSample) -> Any:
         return rng.integers(low, 9, sample.shape).astype(dt.numpy)
     scale = 1.0 if sample.domain == "unit" else 8.0
     low = 0.125 if sample.domain == "positive" else -scale
-    return rng.uniform(low, scale, sample.shape).astype(dt.numpy)
+    out = rng.uniform(low, scale, sample.shape)
+    if sample.domain == "any":
+        special = rng.choice([np.nan, np.inf, -np.inf, -0.0], sample.shape)
+        out = np.where(rng.random(sample.shape) < 0.2, special, out)
+    return out.astype(dt.numpy)
 
 
 def draw_example(record: OpRecord, seed: int) -> tuple[Example, list[Any]]:

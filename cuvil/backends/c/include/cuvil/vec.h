@@ -120,19 +120,95 @@ CVI_HALVES(f32)
 CVI_HALVES(i32)
 CVI_HALVES(u32)
 
+/* ---------------------------------------------------------------- conversions of one vector
+ *
+ * cvi_<from>_<to>, with v and h as in the type names. gcc lowers __builtin_convertvector between widths to long
+ * shuffles, or lane by lane, though the machine has an instruction; hence the builtins. The rest is portable.
+ */
+
 #define CVI_CONVERT(v, V) __builtin_convertvector(v, V)
+#define CVI_CONVERSION(from, to, EXPR) \
+    CV_INLINE cv_##to cvi_##from##_##to(cv_##from v) { return (cv_##to)EXPR; }
+#define CVI_PORTABLE(from, to) CVI_CONVERSION(from, to, CVI_CONVERT(v, cv_##to))
+
+#if CVI_GCC_AVX512 || CVI_GCC_AVX2
+/* The element types that GCC's builtins insist on. */
+typedef char cvi_v16qi __attribute__((vector_size(16)));
+typedef short cvi_v8hi __attribute__((vector_size(16)));
+typedef short cvi_v16hi __attribute__((vector_size(32)));
+typedef long long cvi_v2di __attribute__((vector_size(16)));
+typedef long long cvi_v4di __attribute__((vector_size(32)));
+typedef long long cvi_v8di __attribute__((vector_size(64)));
+#endif
+
+#if CVI_GCC_AVX512
+CVI_CONVERSION(vi8, vi32, __builtin_ia32_pmovsxbd512_mask((cvi_v16qi)v, (cv_vi32){}, -1))
+CVI_CONVERSION(vu8, vu32, __builtin_ia32_pmovzxbd512_mask((cvi_v16qi)v, (cv_vi32){}, -1))
+CVI_CONVERSION(vi16, vi32, __builtin_ia32_pmovsxwd512_mask((cvi_v16hi)v, (cv_vi32){}, -1))
+CVI_CONVERSION(vu16, vu32, __builtin_ia32_pmovzxwd512_mask((cvi_v16hi)v, (cv_vi32){}, -1))
+CVI_CONVERSION(vi32, vi8, __builtin_ia32_pmovdb512_mask(v, (cvi_v16qi){}, -1))
+CVI_CONVERSION(vi32, vi16, __builtin_ia32_pmovdw512_mask(v, (cvi_v16hi){}, -1))
+CVI_CONVERSION(hi32, hi64, __builtin_ia32_pmovsxdq512_mask(v, (cvi_v8di){}, -1))
+CVI_CONVERSION(hu32, hu64, __builtin_ia32_pmovzxdq512_mask((cv_hi32)v, (cvi_v8di){}, -1))
+CVI_CONVERSION(hi64, hi32, __builtin_ia32_pmovqd512_mask((cvi_v8di)v, (cv_hi32){}, -1))
+CVI_CONVERSION(hf32, hf64, __builtin_ia32_cvtps2pd512_mask(v, (cv_hf64){}, -1, 4))
+CVI_CONVERSION(hf64, hf32, __builtin_ia32_cvtpd2ps512_mask(v, (cv_hf32){}, -1, 4))
+CVI_CONVERSION(hi32, hf64, __builtin_ia32_cvtdq2pd512_mask(v, (cv_hf64){}, -1))
+CVI_CONVERSION(hu32, hf64, __builtin_ia32_cvtudq2pd512_mask((cv_hi32)v, (cv_hf64){}, -1))
+CVI_CONVERSION(hi64, hf32, __builtin_ia32_cvtqq2ps512_mask((cvi_v8di)v, (cv_hf32){}, -1, 4))
+CVI_CONVERSION(hu64, hf32, __builtin_ia32_cvtuqq2ps512_mask((cvi_v8di)v, (cv_hf32){}, -1, 4))
+#elif CVI_GCC_AVX2
+/* The 8-byte vectors widen through the low half of a 16-byte register, and narrow by picking bytes within each
+ * 128-bit half. */
+CVI_CONVERSION(vi8, vi32, __builtin_ia32_pmovsxbd256((cvi_v16qi)(cvi_v2di){(long long)v, 0}))
+CVI_CONVERSION(vu8, vu32, __builtin_ia32_pmovzxbd256((cvi_v16qi)(cvi_v2di){(long long)v, 0}))
+CVI_CONVERSION(vi16, vi32, __builtin_ia32_pmovsxwd256((cvi_v8hi)v))
+CVI_CONVERSION(vu16, vu32, __builtin_ia32_pmovzxwd256((cvi_v8hi)v))
+CV_INLINE cv_vi16 cvi_vi32_vi16(cv_vi32 v) {
+    cv_vi32 low = v & 0xffff; /* so that the unsigned saturation of the pack never acts */
+    return (cv_vi16)__builtin_ia32_packusdw128(cvi_lo_i32(low), cvi_hi_i32(low));
+}
+CV_INLINE cv_vi8 cvi_vi32_vi8(cv_vi32 v) {
+    cv_vi32 low = v & 0xff;
+    cvi_v8hi words = __builtin_ia32_packusdw128(cvi_lo_i32(low), cvi_hi_i32(low));
+    return (cv_vi8)((cvi_v2di)__builtin_ia32_packuswb128(words, words))[0];
+}
+CVI_CONVERSION(hi32, hi64, __builtin_ia32_pmovsxdq256(v))
+CVI_CONVERSION(hu32, hu64, __builtin_ia32_pmovzxdq256((cv_hi32)v))
+CVI_CONVERSION(hi64, hi32, cvi_lo_i32(__builtin_ia32_permvarsi256((cv_vi32)v, (cv_vi32){0, 2, 4, 6, 1, 3, 5, 7})))
+CVI_CONVERSION(hf32, hf64, __builtin_ia32_cvtps2pd256(v))
+CVI_CONVERSION(hf64, hf32, __builtin_ia32_cvtpd2ps256(v))
+CVI_CONVERSION(hi32, hf64, __builtin_ia32_cvtdq2pd256(v))
+/* 2^52 + v has v in its low bits. */
+CVI_CONVERSION(hu32, hf64, ((cv_hf64)(cvi_hu32_hu64(v) | 0x4330000000000000) - 0x1p52))
+CVI_PORTABLE(hi64, hf32)
+CVI_PORTABLE(hu64, hf32)
+#else
+CVI_PORTABLE(vi8, vi32) CVI_PORTABLE(vu8, vu32) CVI_PORTABLE(vi16, vi32) CVI_PORTABLE(vu16, vu32)
+CVI_PORTABLE(vi32, vi8) CVI_PORTABLE(vi32, vi16)
+CVI_PORTABLE(hi32, hi64) CVI_PORTABLE(hu32, hu64) CVI_PORTABLE(hi64, hi32)
+CVI_PORTABLE(hf32, hf64) CVI_PORTABLE(hf64, hf32)
+CVI_PORTABLE(hi32, hf64) CVI_PORTABLE(hu32, hf64) CVI_PORTABLE(hi64, hf32) CVI_PORTABLE(hu64, hf32)
+#endif
+CVI_PORTABLE(hi64, hf64)
+CVI_PORTABLE(hu64, hf64)
+CVI_PORTABLE(vi8, vi16)
+CVI_PORTABLE(vi16, vi8)
+CVI_PORTABLE(vu8, vu16)
+CVI_PORTABLE(vi32, vf32)
+CVI_PORTABLE(vu32, vf32)
 
 CV_INLINE cv_vi64 cvi_widen_i32(cv_vi32 v) {
-    return (cv_vi64){CVI_CONVERT(cvi_lo_i32(v), cv_hi64), CVI_CONVERT(cvi_hi_i32(v), cv_hi64)};
+    return (cv_vi64){cvi_hi32_hi64(cvi_lo_i32(v)), cvi_hi32_hi64(cvi_hi_i32(v))};
 }
 CV_INLINE cv_vi32 cvi_narrow_i64(cv_vi64 v) {
-    return cvi_cat_i32(CVI_CONVERT(v.lo, cv_hi32), CVI_CONVERT(v.hi, cv_hi32));
+    return cvi_cat_i32(cvi_hi64_hi32(v.lo), cvi_hi64_hi32(v.hi));
 }
 CV_INLINE cv_vf64 cvi_widen_f32(cv_vf32 v) {
-    return (cv_vf64){CVI_CONVERT(cvi_lo_f32(v), cv_hf64), CVI_CONVERT(cvi_hi_f32(v), cv_hf64)};
+    return (cv_vf64){cvi_hf32_hf64(cvi_lo_f32(v)), cvi_hf32_hf64(cvi_hi_f32(v))};
 }
 CV_INLINE cv_vf32 cvi_narrow_f64(cv_vf64 v) {
-    return cvi_cat_f32(CVI_CONVERT(v.lo, cv_hf32), CVI_CONVERT(v.hi, cv_hf32));
+    return cvi_cat_f32(cvi_hf64_hf32(v.lo), cvi_hf64_hf32(v.hi));
 }
 
 /* ---------------------------------------------------------------- masks */
@@ -142,8 +218,8 @@ CV_INLINE cv_vf32 cvi_narrow_f64(cv_vf64 v) {
     CV_INLINE cv_vi32 cvi_mask_##dt(cv_vbool c) { return c; }        \
     CV_INLINE cv_vbool cvi_bool_##dt(cv_vi32 m) { return m; }
 #define CVI_MASK_NARROW(dt, mt)                                                              \
-    CV_INLINE cv_v##mt cvi_mask_##dt(cv_vbool c) { return CVI_CONVERT(c, cv_v##mt); }        \
-    CV_INLINE cv_vbool cvi_bool_##dt(cv_v##mt m) { return CVI_CONVERT(m, cv_vi32); }
+    CV_INLINE cv_v##mt cvi_mask_##dt(cv_vbool c) { return cvi_vi32_v##mt(c); }        \
+    CV_INLINE cv_vbool cvi_bool_##dt(cv_v##mt m) { return cvi_v##mt##_vi32(m); }
 #define CVI_MASK_PAIR(dt)                                                    \
     CV_INLINE cv_vi64 cvi_mask_##dt(cv_vbool c) { return cvi_widen_i32(c); } \
     CV_INLINE cv_vbool cvi_bool_##dt(cv_vi64 m) { return cvi_narrow_i64(m); }
@@ -243,10 +319,6 @@ CVI_ROUNDING(f64, INT64_MIN, 0x1p52)
 #endif
 
 #if CVI_GCC_AVX512
-/* The element types that GCC's builtins insist on. */
-typedef char cvi_v16qi __attribute__((vector_size(16)));
-typedef short cvi_v16hi __attribute__((vector_size(32)));
-typedef long long cvi_v8di __attribute__((vector_size(64)));
 CV_INLINE cv_vf32 cvi_sqrt_f32(cv_vf32 a) { return __builtin_ia32_sqrtps512_mask(a, a, -1, 4); }
 CV_INLINE cv_hf64 cvi_sqrt_f64(cv_hf64 a) { return __builtin_ia32_sqrtpd512_mask(a, a, -1, 4); }
 CV_INLINE cv_vf32 cvi_gtsel_f32(cv_vf32 a, cv_vf32 b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
@@ -289,7 +361,7 @@ CV_INLINE cv_vi32 cvi_toi32_f32(cv_vf32 a) {
 }
 CV_INLINE cv_hi32 cvi_toi32_f64(cv_hf64 a) {
     cv_hi64 in = (a > -0x1p31 - 1) & (a < 0x1p31);
-    cv_hi32 out = CVI_CONVERT(~in, cv_hi32) & INT32_MIN;
+    cv_hi32 out = cvi_hi64_hi32(~in) & INT32_MIN;
     return CVI_CONVERT((cv_hf64)((cv_hi64)a & in), cv_hi32) | out;
 }
 #endif
@@ -412,15 +484,6 @@ CVI_BINARY(shl, cvi_shl_i32, i32, FLAT) CVI_BINARY(shr, cvi_shr_i32, i32, FLAT)
 CVI_BINARY(shl, cvi_shl_u32, u32, FLAT) CVI_BINARY(shr, cvi_shr_u32, u32, FLAT)
 CVI_BINARY(shl, cvi_shl_i64, i64, PAIR) CVI_BINARY(shr, cvi_shr_i64, i64, PAIR)
 CVI_BINARY(shl, cvi_shl_u64, u64, PAIR) CVI_BINARY(shr, cvi_shr_u64, u64, PAIR)
-#define CVI_SHIFT_NARROW(dt, wide)                                                                                     \
-    CV_INLINE cv_v##dt cv_shl_##dt(cv_v##dt a, cv_v##dt b) {                                                           \
-        return CVI_CONVERT(cvi_shl_##wide(CVI_CONVERT(a, cv_v##wide), CVI_CONVERT(b, cv_v##wide)), cv_v##dt);          \
-    }                                                                                                                  \
-    CV_INLINE cv_v##dt cv_shr_##dt(cv_v##dt a, cv_v##dt b) {                                                           \
-        return CVI_CONVERT(cvi_shr_##wide(CVI_CONVERT(a, cv_v##wide), CVI_CONVERT(b, cv_v##wide)), cv_v##dt);          \
-    }
-CVI_SHIFT_NARROW(i8, i32) CVI_SHIFT_NARROW(i16, i32) CVI_SHIFT_NARROW(u8, u32) CVI_SHIFT_NARROW(u16, u32)
-
 /* ---------------------------------------------------------------- casts
  *
  * 32-bit integers and the two floats are hubs: narrow integers convert through i32 (u32 for the unsigned), 64-bit
@@ -432,12 +495,13 @@ CVI_SHIFT_NARROW(i8, i32) CVI_SHIFT_NARROW(i16, i32) CVI_SHIFT_NARROW(u8, u32) C
 CVI_NUMERIC(CVI_SAME)
 
 /* Among flat integers. */
-#define CVI_CAST_FLAT(from, to) CVI_CAST(from, to, CVI_CONVERT(a, cv_v##to))
-CVI_CAST_FLAT(i8, i16) CVI_CAST_FLAT(i8, i32) CVI_CAST_FLAT(i16, i8) CVI_CAST_FLAT(i16, i32)
-CVI_CAST_FLAT(i32, i8) CVI_CAST_FLAT(i32, i16)
-CVI_CAST_FLAT(u8, u16) CVI_CAST_FLAT(u8, u32) CVI_CAST_FLAT(u16, u8) CVI_CAST_FLAT(u16, u32)
-CVI_CAST_FLAT(u32, u8) CVI_CAST_FLAT(u32, u16)
-CVI_CAST_FLAT(u8, i16) CVI_CAST_FLAT(u8, i32) CVI_CAST_FLAT(u16, i32)
+CVI_CAST(i8, i16, cvi_vi8_vi16(a)) CVI_CAST(i16, i8, cvi_vi16_vi8(a)) CVI_CAST(u8, u16, cvi_vu8_vu16(a))
+CVI_CAST(i8, i32, cvi_vi8_vi32(a)) CVI_CAST(i16, i32, cvi_vi16_vi32(a))
+CVI_CAST(u8, u32, cvi_vu8_vu32(a)) CVI_CAST(u16, u32, cvi_vu16_vu32(a))
+CVI_CAST(i32, i8, cvi_vi32_vi8(a)) CVI_CAST(i32, i16, cvi_vi32_vi16(a))
+CVI_CAST(u8, i16, (cv_vi16)cvi_vu8_vu16(a)) CVI_CAST(u8, i32, (cv_vi32)cvi_vu8_vu32(a))
+CVI_CAST(u16, i32, (cv_vi32)cvi_vu16_vu32(a)) CVI_CAST(u16, u8, (cv_vu8)cvi_vi16_vi8((cv_vi16)a))
+CVI_CAST(u32, u8, (cv_vu8)cvi_vi32_vi8((cv_vi32)a)) CVI_CAST(u32, u16, (cv_vu16)cvi_vi32_vi16((cv_vi32)a))
 CVI_CAST(i8, u8, (cv_vu8)a) CVI_CAST(i16, u16, (cv_vu16)a) CVI_CAST(i32, u32, (cv_vu32)a)
 CVI_CAST(u8, i8, (cv_vi8)a) CVI_CAST(u16, i16, (cv_vi16)a) CVI_CAST(u32, i32, (cv_vi32)a)
 CVI_CAST(i8, u16, (cv_vu16)cv_cast_i8_i16(a)) CVI_CAST(i8, u32, (cv_vu32)cv_cast_i8_i32(a))
@@ -451,7 +515,7 @@ CVI_CAST(i32, i64, cvi_widen_i32(a))
 CVI_CAST(i64, i32, cvi_narrow_i64(a))
 CVI_CAST(i64, u64, ((cv_vu64){(cv_hu64)a.lo, (cv_hu64)a.hi}))
 CVI_CAST(u64, i64, ((cv_vi64){(cv_hi64)a.lo, (cv_hi64)a.hi}))
-CVI_CAST(u32, u64, ((cv_vu64){CVI_CONVERT(cvi_lo_u32(a), cv_hu64), CVI_CONVERT(cvi_hi_u32(a), cv_hu64)}))
+CVI_CAST(u32, u64, ((cv_vu64){cvi_hu32_hu64(cvi_lo_u32(a)), cvi_hu32_hu64(cvi_hi_u32(a))}))
 CVI_CAST(u32, i64, cv_cast_u64_i64(cv_cast_u32_u64(a)))
 CVI_CAST(i32, u64, cv_cast_i64_u64(cv_cast_i32_i64(a)))
 CVI_CAST(i64, u32, (cv_vu32)cv_cast_i64_i32(a))
@@ -467,7 +531,7 @@ CV_INLINE cv_hi64 cvi_tou64_f64(cv_hf64 a) {
 CV_INLINE cv_hi32 cvi_tou32_f64(cv_hf64 a) {
     cv_hi64 big = a >= 0x1p31;
     return cvi_toi32_f64(a - (cv_hf64)(big & (cv_hi64)((cv_hf64){} + 0x1p31))) ^
-           (CVI_CONVERT(big, cv_hi32) & INT32_MIN);
+           (cvi_hi64_hi32(big) & INT32_MIN);
 }
 CV_INLINE cv_vi32 cvi_tou32_f32(cv_vf32 a) {
     cv_vi32 big = a >= 0x1p31f;
@@ -483,14 +547,14 @@ CVI_CAST(f64, i64, ((cv_vi64){cvi_toi64_f64(a.lo), cvi_toi64_f64(a.hi)}))
 CVI_CAST(f64, u64, ((cv_vu64){(cv_hu64)cvi_tou64_f64(a.lo), (cv_hu64)cvi_tou64_f64(a.hi)}))
 CVI_CAST(f32, i64, cv_cast_f64_i64(cvi_widen_f32(a)))
 CVI_CAST(f32, u64, cv_cast_f64_u64(cvi_widen_f32(a)))
-CVI_CAST(i32, f32, CVI_CONVERT(a, cv_vf32))
-CVI_CAST(u32, f32, CVI_CONVERT(a, cv_vf32))
-CVI_CAST(i32, f64, ((cv_vf64){CVI_CONVERT(cvi_lo_i32(a), cv_hf64), CVI_CONVERT(cvi_hi_i32(a), cv_hf64)}))
-CVI_CAST(u32, f64, ((cv_vf64){CVI_CONVERT(cvi_lo_u32(a), cv_hf64), CVI_CONVERT(cvi_hi_u32(a), cv_hf64)}))
-CVI_CAST(i64, f64, ((cv_vf64){CVI_CONVERT(a.lo, cv_hf64), CVI_CONVERT(a.hi, cv_hf64)}))
-CVI_CAST(u64, f64, ((cv_vf64){CVI_CONVERT(a.lo, cv_hf64), CVI_CONVERT(a.hi, cv_hf64)}))
-CVI_CAST(i64, f32, cvi_cat_f32(CVI_CONVERT(a.lo, cv_hf32), CVI_CONVERT(a.hi, cv_hf32)))
-CVI_CAST(u64, f32, cvi_cat_f32(CVI_CONVERT(a.lo, cv_hf32), CVI_CONVERT(a.hi, cv_hf32)))
+CVI_CAST(i32, f32, cvi_vi32_vf32(a))
+CVI_CAST(u32, f32, cvi_vu32_vf32(a))
+CVI_CAST(i32, f64, ((cv_vf64){cvi_hi32_hf64(cvi_lo_i32(a)), cvi_hi32_hf64(cvi_hi_i32(a))}))
+CVI_CAST(u32, f64, ((cv_vf64){cvi_hu32_hf64(cvi_lo_u32(a)), cvi_hu32_hf64(cvi_hi_u32(a))}))
+CVI_CAST(i64, f64, ((cv_vf64){cvi_hi64_hf64(a.lo), cvi_hi64_hf64(a.hi)}))
+CVI_CAST(u64, f64, ((cv_vf64){cvi_hu64_hf64(a.lo), cvi_hu64_hf64(a.hi)}))
+CVI_CAST(i64, f32, cvi_cat_f32(cvi_hi64_hf32(a.lo), cvi_hi64_hf32(a.hi)))
+CVI_CAST(u64, f32, cvi_cat_f32(cvi_hu64_hf32(a.lo), cvi_hu64_hf32(a.hi)))
 
 /* 8/16-bit integers with everything that is not a flat integer. */
 #define CVI_CAST_VIA(dt, hub)                                                                                \
@@ -510,6 +574,16 @@ CVI_CAST_VIA(i8, i32) CVI_CAST_VIA(i16, i32) CVI_CAST_VIA(u8, u32) CVI_CAST_VIA(
 CVI_NUMERIC(CVI_CAST_BOOL)
 CV_INLINE cv_vbool cv_cast_bool_bool(cv_vbool a) { return a; }
 
+/* Shifts of 8- and 16-bit lanes, as promised above. */
+#define CVI_SHIFT_NARROW(dt, wide)                                                                                     \
+    CV_INLINE cv_v##dt cv_shl_##dt(cv_v##dt a, cv_v##dt b) {                                                           \
+        return cv_cast_##wide##_##dt(cvi_shl_##wide(cv_cast_##dt##_##wide(a), cv_cast_##dt##_##wide(b)));              \
+    }                                                                                                                  \
+    CV_INLINE cv_v##dt cv_shr_##dt(cv_v##dt a, cv_v##dt b) {                                                           \
+        return cv_cast_##wide##_##dt(cvi_shr_##wide(cv_cast_##dt##_##wide(a), cv_cast_##dt##_##wide(b)));              \
+    }
+CVI_SHIFT_NARROW(i8, i32) CVI_SHIFT_NARROW(i16, i32) CVI_SHIFT_NARROW(u8, u32) CVI_SHIFT_NARROW(u16, u32)
+
 /* ---------------------------------------------------------------- half precision */
 
 /* The bits of a half in the low 16 bits of each lane, and back. */
@@ -517,9 +591,9 @@ CV_INLINE cv_vu16 cvi_bits_bf16(cv_vf32 v) {
     cv_vu32 u = (cv_vu32)v;
     cv_vu32 even = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
     cv_vu32 nan = (u >> 16) | 0x40;
-    return CVI_CONVERT((cv_vu32)cvi_blend_i32(v == v, (cv_vi32)even, (cv_vi32)nan), cv_vu16);
+    return (cv_vu16)cvi_vi32_vi16(cvi_blend_i32(v == v, (cv_vi32)even, (cv_vi32)nan));
 }
-CV_INLINE cv_vf32 cvi_from_bf16(cv_vu16 h) { return (cv_vf32)(CVI_CONVERT(h, cv_vu32) << 16); }
+CV_INLINE cv_vf32 cvi_from_bf16(cv_vu16 h) { return (cv_vf32)(cvi_vu16_vu32(h) << 16); }
 
 #if CVI_GCC_AVX512
 CV_INLINE cv_vu16 cvi_bits_f16(cv_vf32 v) { return (cv_vu16)__builtin_ia32_vcvtps2ph512_mask(v, 0, (cv_vi16){}, -1); }
@@ -539,10 +613,10 @@ CV_INLINE cv_vu16 cvi_bits_f16(cv_vf32 v) {
     cv_vi32 h = cvi_blend_i32(is_tiny, (cv_vi32)tiny, (cv_vi32)normal);
     h = cvi_blend_i32(is_big, (cv_vi32){} + 0x7c00, h);
     h = cvi_blend_i32(is_nan, (cv_vi32)(((magnitude >> 13) & 0x3ff) | 0x7e00), h);
-    return CVI_CONVERT((cv_vu32)h | sign, cv_vu16);
+    return (cv_vu16)cvi_vi32_vi16(h | (cv_vi32)sign);
 }
 CV_INLINE cv_vf32 cvi_from_f16(cv_vu16 h) {
-    cv_vu32 u = CVI_CONVERT(h, cv_vu32), magnitude = u & 0x7fff, sign = (u & 0x8000) << 16;
+    cv_vu32 u = cvi_vu16_vu32(h), magnitude = u & 0x7fff, sign = (u & 0x8000) << 16;
     cv_vi32 normal = (cv_vi32)((magnitude << 13) + (112u << 23));
     cv_vi32 tiny = (cv_vi32)((cv_vf32)(magnitude + 0x3f000000) - 0.5f);
     cv_vi32 special = (cv_vi32)((magnitude << 13) + (224u << 23));
@@ -587,8 +661,8 @@ CV_INLINE cv_vf32 cv_cast_f64_bf16r(cv_vf64 a) { return cv_round_bf16(cvi_odd_f6
 CVI_NUMERIC(CVI_MEMORY)
 
 /* The bool and half types are an integer vector in memory: RAW is its dtype, IN and OUT convert. */
-CV_INLINE cv_vbool cvi_in_bool(cv_vu8 raw) { return CVI_CONVERT((cv_vi8)(raw != 0), cv_vi32); }
-CV_INLINE cv_vu8 cvi_out_bool(cv_vbool v) { return (cv_vu8)CVI_CONVERT(v, cv_vi8) & 1; }
+CV_INLINE cv_vbool cvi_in_bool(cv_vu8 raw) { return cvi_vi8_vi32((cv_vi8)(raw != 0)); }
+CV_INLINE cv_vu8 cvi_out_bool(cv_vbool v) { return (cv_vu8)cvi_vi32_vi8(v) & 1; }
 /* X(dtype, C element type, vector dtype, raw dtype, from raw, to raw) */
 #define CVI_STORED(X)                                                   \
     X(bool, uint8_t, bool, u8, cvi_in_bool, cvi_out_bool)               \

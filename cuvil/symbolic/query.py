@@ -176,14 +176,14 @@ def _exponents(dims: Iterable[Dim]) -> tuple[list[Atom], list[dict[_Powers, int]
                     found.setdefault(atom, 0)
     order = sorted(found, key=lambda atom: atom.key)
     index = {atom: i for i, atom in enumerate(order)}
-    zero = (0,) * len(order)
+    zero: _Powers = (0,) * len(order)
     result: list[dict[_Powers, int]] = []
     for dim in dims:
         powers: dict[_Powers, int] = {}
         const = dim.const if isinstance(dim, Expr) else dim
         if isinstance(dim, Expr):
             for monomial, coefficient in dim.terms:
-                vector = list(zero)
+                vector: list[int] = list(zero)
                 for atom, power in monomial.factors:
                     vector[index[atom]] = power
                 powers[tuple(vector)] = coefficient

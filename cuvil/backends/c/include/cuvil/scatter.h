@@ -43,7 +43,7 @@ typedef struct cv_index_tuple {
 #define CV_INDEX_RANK 16
 #define CV_INDEX_CHUNK 256
 
-CV_ELEM_INLINE int64_t cv_index_load(const void *p, int64_t at, int dtype) {
+CV_ELEM_INLINE int64_t cv_tuple_load(const void *p, int64_t at, int dtype) {
   switch (dtype) {
     case CV_ELEM_ID_i64: return ((const int64_t *)p)[at];
     case CV_ELEM_ID_i32: return ((const int32_t *)p)[at];
@@ -60,7 +60,7 @@ CV_ELEM_INLINE int64_t cv_index_load(const void *p, int64_t at, int dtype) {
 }
 
 /* The position in [0, size), -1 for a filled or dropped one, -2 for an error. */
-CV_ELEM_INLINE int64_t cv_index_resolve(int64_t i, int64_t size, int mode) {
+CV_ELEM_INLINE int64_t cv_tuple_resolve(int64_t i, int64_t size, int mode) {
   if (i >= 0 && i < size) return i;
   if (mode == CV_INDEX_ERROR || mode == CV_INDEX_FILL) {
     if (i < 0 && i >= -size) return i + size;
@@ -72,7 +72,7 @@ CV_ELEM_INLINE int64_t cv_index_resolve(int64_t i, int64_t size, int mode) {
   return i < 0 ? i + size : i;
 }
 
-CV_ELEM_INLINE int64_t cv_index_count(const cv_index_tuple *t) {
+CV_ELEM_INLINE int64_t cv_tuple_count(const cv_index_tuple *t) {
   int64_t count = 1;
   for (int d = 0; d < t->rank; d++) count *= t->shape[d];
   return count;
@@ -80,7 +80,7 @@ CV_ELEM_INLINE int64_t cv_index_count(const cv_index_tuple *t) {
 
 /* Flat positions of tuples [begin, end) over the indexed axes, -1 where filled or dropped. Returns the first
  * tuple that is in error, or -1; *bad and *size then say which index of which axis. */
-static __attribute__((unused)) int64_t cv_index_flatten(const cv_index_tuple *t, int mode, int64_t begin,
+static __attribute__((unused)) int64_t cv_tuple_flatten(const cv_index_tuple *t, int mode, int64_t begin,
                                                         int64_t end, int64_t *flat, int64_t *bad, int64_t *size) {
   int64_t at[CV_INDEX_RANK] = {0}, rest = begin;
   for (int d = t->rank - 1; d >= 0; d--) {
@@ -94,8 +94,8 @@ static __attribute__((unused)) int64_t cv_index_flatten(const cv_index_tuple *t,
       const int64_t *stride = t->stride + (int64_t)a * t->rank;
       int64_t offset = 0;
       for (int d = 0; d < t->rank; d++) offset += at[d] * stride[d];
-      int64_t given = cv_index_load(t->index[a], offset, t->dtype);
-      int64_t p = cv_index_resolve(given, t->size[a], mode);
+      int64_t given = cv_tuple_load(t->index[a], offset, t->dtype);
+      int64_t p = cv_tuple_resolve(given, t->size[a], mode);
       if (p == -2) {
         *bad = given;
         *size = t->size[a];
@@ -111,13 +111,13 @@ static __attribute__((unused)) int64_t cv_index_flatten(const cv_index_tuple *t,
 }
 
 /* The first error of all threads, so that the report does not depend on their timing. */
-typedef struct cv_index_error {
+typedef struct cv_tuple_error {
   int64_t where; /* INT64_MAX: none */
   int64_t bad, size;
   char lock;
-} cv_index_error;
+} cv_tuple_error;
 
-static __attribute__((unused)) void cv_index_note(cv_index_error *e, int64_t where, int64_t bad, int64_t size) {
+static __attribute__((unused)) void cv_tuple_note(cv_tuple_error *e, int64_t where, int64_t bad, int64_t size) {
   while (__atomic_test_and_set(&e->lock, __ATOMIC_ACQUIRE)) {
   }
   if (where < e->where) {
@@ -128,7 +128,7 @@ static __attribute__((unused)) void cv_index_note(cv_index_error *e, int64_t whe
   __atomic_clear(&e->lock, __ATOMIC_RELEASE);
 }
 
-CV_ELEM_INLINE void cv_index_copy(char *dst, const char *src, int64_t bytes) {
+CV_ELEM_INLINE void cv_tuple_copy(char *dst, const char *src, int64_t bytes) {
   /* Fixed sizes become single moves; the usual rows are one element or long. */
   switch (bytes) {
     case 1: *dst = *src; return;
@@ -139,7 +139,7 @@ CV_ELEM_INLINE void cv_index_copy(char *dst, const char *src, int64_t bytes) {
   }
 }
 
-CV_ELEM_INLINE void cv_index_fill(char *dst, const void *fill, int64_t elements, int itemsize) {
+CV_ELEM_INLINE void cv_tuple_fill(char *dst, const void *fill, int64_t elements, int itemsize) {
   for (int64_t i = 0; i < elements; i++) memcpy(dst + i * itemsize, fill, (size_t)itemsize);
 }
 
@@ -149,7 +149,7 @@ typedef struct cv_take_job {
   const cv_index_tuple *tuple;
   const void *index;
   const void *fill;
-  cv_index_error error;
+  cv_tuple_error error;
   int64_t count, rows, inner, n;
   int itemsize, mode, dtype;
 } cv_take_job;
@@ -162,18 +162,18 @@ static __attribute__((unused)) void cv_take_body(void *arg, int64_t begin, int64
     int64_t o = begin / job->count, first = begin % job->count, left = job->count - first;
     int64_t m = end - begin < left ? end - begin : left;
     if (m > CV_INDEX_CHUNK) m = CV_INDEX_CHUNK;
-    int64_t bad = 0, size = 0, wrong = cv_index_flatten(job->tuple, job->mode, first, first + m, flat, &bad, &size);
+    int64_t bad = 0, size = 0, wrong = cv_tuple_flatten(job->tuple, job->mode, first, first + m, flat, &bad, &size);
     if (wrong >= 0) {
-      cv_index_note(&job->error, wrong, bad, size);
+      cv_tuple_note(&job->error, wrong, bad, size);
       return;
     }
     const char *x = job->x + o * job->rows * bytes;
     char *out = job->out + begin * bytes;
     for (int64_t i = 0; i < m; i++, out += bytes) {
       if (flat[i] >= 0)
-        cv_index_copy(out, x + flat[i] * bytes, bytes);
+        cv_tuple_copy(out, x + flat[i] * bytes, bytes);
       else
-        cv_index_fill(out, job->fill, job->inner, job->itemsize);
+        cv_tuple_fill(out, job->fill, job->inner, job->itemsize);
     }
     begin += m;
   }
@@ -185,7 +185,7 @@ static __attribute__((unused)) void cv_take(cv_ctx *ctx, const void *x, void *ou
                                             const cv_index_tuple *tuple, int64_t inner, int itemsize, int mode,
                                             const void *fill) {
   cv_take_job job = {.x = (const char *)x, .out = (char *)out, .tuple = tuple, .fill = fill,
-                     .error = {.where = INT64_MAX}, .count = cv_index_count(tuple), .rows = 1, .inner = inner,
+                     .error = {.where = INT64_MAX}, .count = cv_tuple_count(tuple), .rows = 1, .inner = inner,
                      .itemsize = itemsize, .mode = mode};
   for (int a = 0; a < tuple->axes; a++) job.rows *= tuple->size[a];
   if (outer * job.count == 0) return;
@@ -201,13 +201,13 @@ static __attribute__((unused)) void cv_take_along_body(void *arg, int64_t begin,
     const char *x = job->x + r / job->count * job->n * inner * item;
     char *out = job->out + r * inner * item;
     for (int64_t c = 0; c < inner; c++, out += item) {
-      int64_t given = cv_index_load(job->index, r * inner + c, job->dtype);
-      int64_t p = cv_index_resolve(given, job->n, job->mode);
+      int64_t given = cv_tuple_load(job->index, r * inner + c, job->dtype);
+      int64_t p = cv_tuple_resolve(given, job->n, job->mode);
       if (p == -2) {
-        cv_index_note(&job->error, r * inner + c, given, job->n);
+        cv_tuple_note(&job->error, r * inner + c, given, job->n);
         return;
       }
-      cv_index_copy(out, p >= 0 ? x + (p * inner + c) * item : (const char *)job->fill, item);
+      cv_tuple_copy(out, p >= 0 ? x + (p * inner + c) * item : (const char *)job->fill, item);
     }
   }
 }
@@ -230,7 +230,7 @@ typedef struct cv_scatter_job {
   char *out;
   const cv_index_tuple *tuple;
   int64_t *flat;
-  cv_index_error error;
+  cv_tuple_error error;
   int64_t count, rows, inner, outer_stride, row_stride, step;
   int mode;
 } cv_scatter_job;
@@ -239,8 +239,8 @@ static __attribute__((unused)) void cv_scatter_flatten_body(void *arg, int64_t b
   cv_scatter_job *job = (cv_scatter_job *)arg;
   int64_t bad = 0, size = 0;
   (void)worker;
-  int64_t wrong = cv_index_flatten(job->tuple, job->mode, begin, end, job->flat + begin, &bad, &size);
-  if (wrong >= 0) cv_index_note(&job->error, wrong, bad, size);
+  int64_t wrong = cv_tuple_flatten(job->tuple, job->mode, begin, end, job->flat + begin, &bad, &size);
+  if (wrong >= 0) cv_tuple_note(&job->error, wrong, bad, size);
 }
 
 #define CV_SCATTER_OP_set 0
@@ -284,7 +284,7 @@ static __attribute__((unused)) void cv_scatter_flatten_body(void *arg, int64_t b
 CV_ELEM_INLINE void CV_SCATTER_FN_(_row)(CV_SCATTER_T_ *out, const CV_SCATTER_T_ *u, int64_t inner, int64_t step) {
 #if CV_SCATTER_ID_ == CV_SCATTER_OP_set
   if (step == 1) {
-    cv_index_copy((char *)out, (const char *)u, inner * (int64_t)sizeof *out);
+    cv_tuple_copy((char *)out, (const char *)u, inner * (int64_t)sizeof *out);
     return;
   }
 #elif !CV_ELEM_IS_BOOL(CV_SCATTER_DT)
@@ -339,12 +339,12 @@ static __attribute__((unused)) void CV_SCATTER_NAME(cv_ctx *ctx, const void *x, 
                                                     int64_t outer, const cv_index_tuple *tuple, int64_t inner,
                                                     const int64_t update_stride[3], int mode) {
   cv_scatter_job job = {.x = (const char *)x, .updates = (const char *)updates, .out = (char *)out, .tuple = tuple,
-                        .error = {.where = INT64_MAX}, .count = cv_index_count(tuple), .rows = 1, .inner = inner,
+                        .error = {.where = INT64_MAX}, .count = cv_tuple_count(tuple), .rows = 1, .inner = inner,
                         .outer_stride = update_stride[0], .row_stride = update_stride[1],
                         .step = update_stride[2], .mode = mode};
   for (int a = 0; a < tuple->axes; a++) job.rows *= tuple->size[a];
   if (job.count > 0 && outer > 0) {
-    job.flat = (int64_t *)cv_scratch(ctx, 0, (size_t)job.count * sizeof(int64_t));
+    job.flat = (int64_t *)cv_scratch_shared(ctx, (size_t)job.count * sizeof(int64_t));
     if (!job.flat) return;
     cv_parallel(ctx, job.count, 8192, cv_scatter_flatten_body, &job);
     if (job.error.where != INT64_MAX) {

@@ -7,3 +7,6 @@ from cuvil.ops import contraction  # noqa: F401  # isort: skip
 from cuvil.ops import einsum  # noqa: F401  # isort: skip
 from cuvil.ops import convolution  # noqa: F401  # isort: skip
 from cuvil.ops import pooling  # noqa: F401  # isort: skip
+from cuvil.ops import composite  # noqa: F401  # isort: skip
+from cuvil.ops import normalization  # noqa: F401  # isort: skip
+from cuvil.ops import interpolation  # noqa: F401  # isort: skip

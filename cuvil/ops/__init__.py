@@ -10,3 +10,5 @@ from cuvil.ops import pooling  # noqa: F401  # isort: skip
 from cuvil.ops import composite  # noqa: F401  # isort: skip
 from cuvil.ops import normalization  # noqa: F401  # isort: skip
 from cuvil.ops import interpolation  # noqa: F401  # isort: skip
+from cuvil.ops import attention  # noqa: F401  # isort: skip
+from cuvil.ops import recurrent  # noqa: F401  # isort: skip

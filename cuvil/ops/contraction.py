@@ -25,29 +25,15 @@ from cuvil.ops.record import (
 )
 from cuvil.ops.registry import register
 from cuvil.ops.requirements import Requirements, format_shape, present
+from cuvil.ops.shape_rules import broadcast
 from cuvil.support.errors import ArgumentError, ShapeError
-from cuvil.symbolic import Dim, product
+from cuvil.symbolic import product
 
 Shapes = tuple[Shape | None, ...]
 
 #: Samples draw from [-8, 8] and sum at most 7 * 7 products of up to 64, so an error of a few units in the last
 #: place of the running sum is thousands of epsilons absolute.
 CONTRACTION_TOLERANCE = Tolerance(ulp=16, absolute=4096)
-
-
-def broadcast_batch(need: Requirements, a: Shape, b: Shape, what: str) -> Shape:
-    """The broadcast of two shapes, with obligations where symbols differ."""
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    out: list[Dim] = []
-    for d, e in zip(a, b, strict=True):
-        if d == 1:
-            out.append(e)
-        else:
-            if e != 1:
-                need.equal(d, e, what)
-            out.append(d)
-    return tuple(out)
 
 
 def wide(x: Array) -> Array:
@@ -68,7 +54,7 @@ def _matmul_shape(shapes: Shapes, params: Params) -> ShapeResult:
     need = Requirements("matmul")
     what = f"{format_shape(a)} times {format_shape(b)}"
     need.equal(a[-1], b[-2], f"columns of the first equal rows of the second in {what}")
-    batch = broadcast_batch(need, a[:-2], b[:-2], f"batch axes broadcast in {what}")
+    batch = broadcast(need, (a[:-2], b[:-2]), f"batch axes broadcast in {what}")
     return need.result((*batch, a[-2], b[-1]))
 
 
@@ -194,7 +180,7 @@ def _vecdot_shape(shapes: Shapes, params: Params) -> ShapeResult:
     if rank - axis > min(len(a), len(b)):
         raise ShapeError(f"vecdot: {format_shape(a)} and {format_shape(b)} do not both have axis {axis - rank}")
     need.equal(a[axis - rank], b[axis - rank], f"{format_shape(a)} and {format_shape(b)} agree along the summed axis")
-    out = broadcast_batch(need, a, b, f"{format_shape(a)} and {format_shape(b)} broadcast")
+    out = broadcast(need, (a, b), f"{format_shape(a)} and {format_shape(b)} broadcast")
     return need.result((*out[:axis], *out[axis + 1 :]))
 
 

@@ -111,6 +111,8 @@ def _label_dims(need: Requirements, equation: Equation, shapes: Sequence[Shape])
             elif not (isinstance(label, int) and d == 1):
                 what = f"label {label!r}" if isinstance(label, str) else "an ellipsis axis"
                 need.equal(known, d, f"{what} has one size in {', '.join(format_shape(s) for s in shapes)}")
+                # A static size wins, as it does in the broadcast of the decomposition's steps.
+                dims[label] = d if isinstance(d, int) else known
     return dims
 
 

@@ -79,13 +79,17 @@ def _reference_standardized(x: Array, axes: Ints, eps: float) -> Array:
         return centred / np.sqrt(variance + x.dtype.type(eps))
 
 
-def _check_parameters(need: Requirements, x: Shape, axes: Ints, *parameters: Shape | None) -> None:
+def _check_parameters(need: Requirements, x: Shape, axes: Ints, *parameters: Shape | None) -> Shape:
+    """The result shape: that of ``x``, with the static size where a parameter knows it."""
     need.axes(axes, len(x))
+    out = list(x)
     for parameter in parameters:
         if parameter is not None:
             need.rank(parameter, len(axes), "a weight or bias")
             for a, d in zip(axes, parameter, strict=True):
                 need.equal(d, x[a], f"a weight or bias of {format_shape(parameter)} has the size of axis {a}")
+                out[a] = d if isinstance(d, int) else out[a]
+    return tuple(out)
 
 
 def _rest(shapes: Shapes, first: int, count: int) -> Shapes:
@@ -100,8 +104,8 @@ def _rest(shapes: Shapes, first: int, count: int) -> Shapes:
 def _layer_norm_shape(shapes: Shapes, params: Params) -> ShapeResult:
     x = present(shapes[0])
     need = Requirements("layer_norm")
-    _check_parameters(need, x, params["axes"], *_rest(shapes, 1, 2))
-    return need.result(x)
+    out = _check_parameters(need, x, params["axes"], *_rest(shapes, 1, 2))
+    return need.result(out)
 
 
 def _layer_norm_body(
@@ -157,8 +161,8 @@ LAYER_NORM = register(
 def _rms_norm_shape(shapes: Shapes, params: Params) -> ShapeResult:
     x = present(shapes[0])
     need = Requirements("rms_norm")
-    _check_parameters(need, x, params["axes"], *_rest(shapes, 1, 1))
-    return need.result(x)
+    out = _check_parameters(need, x, params["axes"], *_rest(shapes, 1, 1))
+    return need.result(out)
 
 
 def _rms_norm_body(F: Builder[V], x: V, weight: V | None = None, *, axes: Ints, eps: float) -> V:
@@ -214,8 +218,8 @@ def _group_norm_shape(shapes: Shapes, params: Params) -> ShapeResult:
         raise ArgumentError(f"group_norm: groups must be at least 1, got {groups}")
     need = Requirements("group_norm")
     need.equal(x[1] % groups, 0, f"the {x[1]} channels fall into {groups} groups")
-    _check_parameters(need, x, (1,), *_rest(shapes, 1, 2))
-    return need.result(x)
+    out = _check_parameters(need, x, (1,), *_rest(shapes, 1, 2))
+    return need.result(out)
 
 
 def _group_norm_body(
@@ -273,8 +277,8 @@ def _batch_norm_shape(shapes: Shapes, params: Params) -> ShapeResult:
     x = present(shapes[0])
     need = Requirements("batch_norm")
     mean, variance = present(shapes[1]), present(shapes[2])
-    _check_parameters(need, x, (params["axis"],), mean, variance, *_rest(shapes, 3, 2))
-    return need.result(x)
+    out = _check_parameters(need, x, (params["axis"],), mean, variance, *_rest(shapes, 3, 2))
+    return need.result(out)
 
 
 def _batch_norm_body(

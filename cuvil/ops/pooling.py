@@ -97,7 +97,7 @@ def _lowest(dt: DType) -> int | float:
     return float("-inf") if dt.is_float else int(np.iinfo(dt.numpy).min)
 
 
-def _pooled_windows(F: Builder[V], x: V, fill: int | float, op: str, **params: object) -> V:
+def _pooled_windows(F: Builder[V], x: V, fill: float, op: str, **params: object) -> V:
     """Windows of the padded operand, with exactly the positions of the shape rule."""
     rule, ends = _pool_shape(op, (F.shape(x),), params)
     (out,) = rule.shapes
@@ -129,7 +129,7 @@ def _max_pool_body(
     return F.max(y, _window_axes(len(F.shape(x))))
 
 
-def _reference_windows(x: Array, fill: int | float, out: Sequence[int], params: Params) -> Array:
+def _reference_windows(x: Array, fill: float, out: Sequence[int], params: Params) -> Array:
     ends = [
         max(0, (o - 1) * s + (k - 1) * d + 1 - n - before)
         for o, s, k, d, n, (before, _) in zip(

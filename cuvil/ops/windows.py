@@ -80,7 +80,7 @@ def _pad_map(
     return (Piece(0, tuple(source), tuple(when)),)
 
 
-def _pad_reference(x: Array, *, pairs: tuple[tuple[int, int], ...], mode: str, value: bool | int | float) -> Array:
+def _pad_reference(x: Array, *, pairs: tuple[tuple[int, int], ...], mode: str, value: bool | float) -> Array:
     if mode != "constant":
         out = x
         for axis, (before, after) in enumerate(pairs):

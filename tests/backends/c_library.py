@@ -28,6 +28,7 @@ FLAGS = [
     "-Wextra",
     "-Werror",
     "-Wno-unused-function",
+    "-Wno-psabi",
 ]
 CODES = {"ok": 0, "index": 1, "memory": 2, "domain": 3}
 
@@ -50,9 +51,9 @@ def compile_c(source: str, *flags: str) -> ctypes.CDLL:
 
 
 @cache
-def runtime() -> ctypes.CDLL:
-    """The runtime library with its signatures declared."""
-    library = compile_c((INCLUDE / "runtime.c").read_text(), "-lpthread")
+def runtime(*flags: str) -> ctypes.CDLL:
+    """The runtime library with its signatures declared; `flags` choose another instruction set, say."""
+    library = compile_c((INCLUDE / "runtime.c").read_text(), "-lpthread", *flags)
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     signatures: dict[str, tuple[object, list[object]]] = {
         "cv_pool_create": (pointer, [integer]),
@@ -74,9 +75,9 @@ def runtime() -> ctypes.CDLL:
 
 
 @contextmanager
-def context(workers: int) -> Iterator[ctypes.c_void_p]:
+def context(workers: int, *flags: str) -> Iterator[ctypes.c_void_p]:
     """A fresh context on a fresh pool of `workers`, both destroyed at the end."""
-    library = runtime()
+    library = runtime(*flags)
     pool = ctypes.c_void_p(library.cv_pool_create(workers))
     ctx = ctypes.c_void_p(library.cv_ctx_create(pool))
     try:
@@ -96,3 +97,13 @@ def error(ctx: ctypes.c_void_p) -> tuple[int, int, int]:
 def machine() -> str:
     """The processor architecture as Python names it."""
     return platform.machine()
+
+
+def instruction_sets() -> list[tuple[str, ...]]:
+    """Compiler flags of the instruction sets that this machine can run: its own, and on x86-64 the older ones."""
+    sets: list[tuple[str, ...]] = [()]
+    if machine() == "x86_64":
+        sets.append(("-march=x86-64",))
+        if runtime().cv_cpu_features() & 1:
+            sets.append(("-march=haswell",))
+    return sets

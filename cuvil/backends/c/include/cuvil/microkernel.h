@@ -4,7 +4,8 @@
  * sees the tile constants and reaches the kernels through ctx->microkernels.
  *
  * A microkernel computes, for i < rows and j < columns,
- *     c[i][j] (+)= sum over k < depth of a[i * CV_LDA + k] * b[k * ldb + j]
+ *     c[i][j] (+)= sum over k < depth of A[i][k] * b[k * ldb + j]
+ * with A[i][k] = a[(k / CV_CHUNK * rows + i) * CV_CHUNK + k % CV_CHUNK]
  * as one chain of multiply-adds in the order of k: the value of an element depends on neither the rows nor the
  * columns that are computed with it. Integers wrap.
  */
@@ -27,11 +28,13 @@
 #define CV_NR_i32 (2 * CV_LANES)
 #define CV_NR_f64 CV_LANES
 #define CV_NR_i64 CV_LANES
-/* Depth of a block: CV_KC rows of a panel of B take 32 KiB on AVX-512 (half the first-level cache or more) and 16 KiB
- * elsewhere. */
+/* Depth of a block, a multiple of CV_CHUNK: CV_KC rows of a panel of B take 32 KiB on AVX-512 (the larger part of the
+ * first-level cache) and 16 KiB elsewhere. */
 #define CV_KC 256
-/* Distance of two rows of packed A: not a multiple of 4096 bytes, or the rows would share cache sets. */
-#define CV_LDA (CV_KC + 16)
+/* A tile of A is packed as chunks of CV_CHUNK columns, each with its rows one after the other: copying packs it, every
+ * address in a kernel is a constant away from one pointer, and no two rows share a cache set. The last chunk of a tile
+ * has the full length too. */
+#define CV_CHUNK 64
 /* Tiles of few rows compute two panels at once: a single one would wait for the latency of its few chains. */
 #define CV_WIDE_ROWS 4
 
@@ -81,17 +84,21 @@ CVM_TYPES(i64, int64_t)
                 if (accumulate) acc[i][j] = *(cvm_##dt##_mem *)CVM_TILE(dt, c, i, j);                                  \
             }                                                                                                          \
         }                                                                                                              \
-        _Pragma(UNROLL) for (int64_t k = 0; k < depth; k++) {                                                          \
-            cvm_##dt row[VECTORS];                                                                                     \
-            _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \
-                row[j] = *(const cvm_##dt##_mem *)(b + (j / PER) * next + (j % PER) * LANES);                          \
+        for (; depth > 0; depth -= CV_CHUNK) {                                                                         \
+            int64_t length = depth < CV_CHUNK ? depth : CV_CHUNK;                                                      \
+            _Pragma(UNROLL) for (int64_t k = 0; k < length; k++) {                                                     \
+                cvm_##dt row[VECTORS];                                                                                 \
+                _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                           \
+                    row[j] = *(const cvm_##dt##_mem *)(b + (j / PER) * next + (j % PER) * LANES);                      \
+                }                                                                                                      \
+                _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                              \
+                    T x = a[i * CV_CHUNK];                                                                             \
+                    _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) acc[i][j] += x * row[j];                \
+                }                                                                                                      \
+                a++;                                                                                                   \
+                b += ldb;                                                                                              \
             }                                                                                                          \
-            _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                  \
-                T x = a[i * CV_LDA];                                                                                   \
-                _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) acc[i][j] += x * row[j];                    \
-            }                                                                                                          \
-            a++;                                                                                                       \
-            b += ldb;                                                                                                  \
+            a += (ROWS - 1) * CV_CHUNK; /* from the end of the chunk's first row to the next chunk */                  \
         }                                                                                                              \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                      \
             _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \

@@ -337,3 +337,48 @@ def test_interning_is_one_object_across_threads() -> None:
     for thread in threads:
         thread.join()
     assert all(a is b for column in zip(*found, strict=True) for a in column for b in column)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(A//2 + 1)//3",
+        "(A//2 - 1)//3",
+        "(A//B + 2)//3",
+        "(A//2 + 1)//B",
+        "(A//(B - 2) + 1)//3",
+        "(A//3)//(B - 2)",
+        "(2*A + 1)//(2*B - 4)",
+        "(2*A + 1) % (2*B - 4)",
+        "(2*A + 1)//(2*B)",
+        "(2*A + 1) % (2*B)",
+        "(2*A + 1)//(-2*B)",
+        "(2*A + 1) % (-2*B)",
+        "5//(2*B)",
+        "5 % (2*B)",
+        "(4*A + 3)//-6",
+        "(4*A + 3) % -6",
+        "(7*A - 9*B - 1)//4",
+        "(7*A - 9*B - 1) % 4",
+        "(2*(A % 6) + B) % 4",
+        "(A % 6 - B % 9) % 3",
+        "(-A) % 2",
+        "max(A, B - A//2, 3) - min(A, 2*B, 3, A + 1)",
+        "min(max(A, 2), max(A + 1, 2), B*B)",
+        "(A - B)**3 - (B - 1)**2",
+    ],
+)
+def test_forms_against_python_over_every_small_size(text: str) -> None:
+    dim = parse_dim(text)
+    checked = 0
+    for a in range(14):
+        for b in range(14):
+            env = {"A": a, "B": b}
+            try:
+                expected = eval(text, {"__builtins__": {}, "min": min, "max": max}, dict(env))
+            except ZeroDivisionError:
+                assert value(dim, env) is None  # a division by zero is still one
+                continue
+            assert evaluate(dim, env) == expected, env
+            checked += 1
+    assert checked > 100

@@ -29,7 +29,7 @@ from cuvil.ir.kernel import (
     scalar_dtype,
 )
 from cuvil.support.errors import BackendError
-from cuvil.symbolic import Dim, free_symbols, linear_coefficient, product, substitute, symbol
+from cuvil.symbolic import Dim, free_symbols, linear_coefficient, product, substitute
 
 _HORIZONTAL = {"add": "hsum", "mul": "hprod", "min": "hmin", "max": "hmax", "or": "hor", "and": "hand"}
 
@@ -390,7 +390,7 @@ def emit_loop_kernel(func: KernelFunc) -> str:
     """A whole loop kernel as C functions: the body of its parallel loops, and the entry."""
     name = func.params["name"]
     w = Writer()
-    buffers = _buffer_names(func)
+    buffers = buffer_names(func)
     parallel: list[ForOp] = []
     block = func.body
     prologue: list[Operation] = []
@@ -438,7 +438,8 @@ def _emit_block(emitter: BodyEmitter, block: Block) -> None:
     emitter.block(block)
 
 
-def _buffer_names(func: KernelFunc) -> dict[SSAValue, str]:
+def buffer_names(func: KernelFunc) -> dict[SSAValue, str]:
+    """C names of a kernel's buffers: ``in0`` ... and ``out0`` ...."""
     outputs = set(func.params.get("outputs", ()))
     names: dict[SSAValue, str] = {}
     ins = outs = 0
@@ -521,4 +522,4 @@ def _work(block: Block) -> Dim:
     return substitute(total, names) if names else total
 
 
-__all__ = ["BodyEmitter", "Writer", "cast_text", "emit_dims", "emit_loop_kernel", "emit_parameters", "symbol"]
+__all__ = ["BodyEmitter", "Writer", "buffer_names", "cast_text", "emit_dims", "emit_loop_kernel", "emit_parameters"]

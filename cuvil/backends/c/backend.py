@@ -1,0 +1,115 @@
+"""The C backend: kernels and the host program as C text, compiled and cached by content."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from xdsl.ir import SSAValue
+
+from cuvil.backends.base import Capabilities
+from cuvil.backends.c.host_emitter import emit_host
+from cuvil.backends.c.loop_emitter import emit_loop_kernel
+from cuvil.backends.c.template_emitter import emit_template_kernel
+from cuvil.backends.c.toolchain import compile_many
+from cuvil.dtypes import ALL
+from cuvil.ir.binary import NativeProgram, Packing
+from cuvil.ir.kernel import CallOp, ConstBufferOp, KernelFunc, PackOp, ProgramOp, TemplateOp, ViewOp, buffer_aval
+from cuvil.passes.lowering.program import KernelProgram
+from cuvil.passes.memory import MemoryPlan
+
+CAPABILITIES = Capabilities("c", frozenset(ALL), lanes=16, features=frozenset({"fma", "threads"}))
+
+_PRELUDE = """\
+#include "cuvil/vec.h"
+#include "cuvil/math.h"
+#include "cuvil/kernel.h"
+"""
+
+
+def include_dir() -> Path:
+    """Folder of the human-written headers."""
+    return Path(str(files("cuvil.backends.c") / "include"))
+
+
+def emit_kernel(func: KernelFunc) -> str:
+    """The C text of one kernel."""
+    template = any(isinstance(op, TemplateOp) for op in func.body.ops)
+    return _PRELUDE + "\n" + (emit_template_kernel(func) if template else emit_loop_kernel(func))
+
+
+def compile_kernels(program: KernelProgram, name: str) -> NativeProgram:
+    """Compile a kernel-stage program.
+
+    Raises:
+        ToolchainError: no C compiler, or it failed.
+    """
+    kernels = program.kernels
+    host = program.host
+    index = {k.params["name"]: i for i, k in enumerate(kernels)}
+    memory = MemoryPlan(host, {k.params["name"]: k for k in kernels})
+    packings, numbers, plain = _packings(host, index)
+    sources: dict[str, str] = {"main": emit_host(host, index, memory.slot_of, numbers)}
+    for k in kernels:
+        sources[k.params["name"]] = emit_kernel(k)
+    libraries = compile_sources(sources)
+    inputs = host.params["inputs"]
+    args = [buffer_aval(a) for a in host.body.args]
+    return NativeProgram(
+        library=libraries["main"],
+        kernels=tuple((libraries[k.params["name"]], k.params["name"]) for k in kernels),
+        inputs=tuple(args[:inputs]),
+        outputs=tuple(args[inputs:]),
+        symbols=host.params["symbols"],
+        constants=program.constants,
+        packings=packings,
+        slots=memory.slots,
+        calls=tuple(op.params["kernel"] for op in host.body.ops if isinstance(op, CallOp)),
+        sources=sources,
+        plain_constants=plain,
+    )
+
+
+def compile_sources(sources: dict[str, str]) -> dict[str, Path]:
+    """Compile each text to a shared library, in parallel, through the disk cache."""
+    paths = compile_many(list(sources.items()), include_dirs=[include_dir()])
+    return dict(zip(sources, paths, strict=True))
+
+
+def _packings(
+    host: ProgramOp, index: dict[str, int]
+) -> tuple[tuple[Packing, ...], dict[tuple[int, int], int], frozenset[int]]:
+    constant_of: dict[SSAValue, int] = {}
+    numbers: dict[tuple[int, int], int] = {}
+    plain: set[int] = set()
+    for op in host.body.ops:
+        if isinstance(op, ConstBufferOp):
+            constant_of[op.results[0]] = op.params["index"]
+        elif isinstance(op, ViewOp) and op.operands[0] in constant_of:
+            constant_of[op.results[0]] = constant_of[op.operands[0]]
+        elif isinstance(op, PackOp):
+            numbers.setdefault((constant_of[op.operands[0]], index[op.params["kernel"]]), len(numbers))
+        else:
+            plain |= {constant_of[o] for o in op.operands if o in constant_of}
+    return tuple(Packing(c, k) for c, k in numbers), numbers, frozenset(plain)
+
+
+_LOCK = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _library_path() -> Path:
+    source = (include_dir() / "runtime.c").read_text()
+    (path,) = compile_many([("runtime", source)], include_dirs=[include_dir()], libraries=("-lpthread",))
+    return path
+
+
+def runtime_path() -> Path:
+    """The compiled runtime library, built once per machine."""
+    with _LOCK:
+        return _library_path()
+
+
+__all__ = ["CAPABILITIES", "compile_kernels", "compile_sources", "emit_kernel", "include_dir", "runtime_path"]

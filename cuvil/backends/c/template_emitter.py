@@ -1,0 +1,168 @@
+"""Emits kernels around human-written templates: their parameters, and the fused epilogue as a hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.ir import SSAValue
+
+from cuvil.backends.c.expressions import MEMORY, dim
+from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
+from cuvil.ir.kernel import KernelFunc, TemplateOp, buffer_aval
+from cuvil.support.errors import BackendError
+
+TemplateEmitter = Callable[["TemplateText"], None]
+
+#: Emitter by template kind.
+EMITTERS: dict[str, TemplateEmitter] = {}
+
+
+def emits(*kinds: str) -> Callable[[TemplateEmitter], TemplateEmitter]:
+    """Register the emitter of template kinds."""
+
+    def register(fn: TemplateEmitter) -> TemplateEmitter:
+        for kind in kinds:
+            EMITTERS[kind] = fn
+        return fn
+
+    return register
+
+
+class TemplateText:
+    """The C text of one template kernel while it is being written."""
+
+    def __init__(self, func: KernelFunc, template: TemplateOp) -> None:
+        self.func = func
+        self.template = template
+        self.params = template.params
+        self.name: str = func.params["name"]
+        self.w = Writer()
+        self.buffers: dict[SSAValue, str] = buffer_names(func)
+
+    def short(self, number: int) -> str:
+        """Dtype short name of argument ``number``."""
+        return buffer_aval(self.func.body.args[number]).dtype.short
+
+    def buffer(self, number: int) -> str:
+        """C name of argument ``number``."""
+        return self.buffers[self.func.body.args[number]]
+
+    def environment(self) -> None:
+        """The struct that hooks receive: every buffer and dimension of the kernel, typed."""
+        w = self.w
+        w.open(f"struct {self.name}_env")
+        w.line("cv_ctx *ctx;")
+        outputs = set(self.func.params["outputs"])
+        for k, arg in enumerate(self.func.body.args):
+            const = "" if k in outputs else "const "
+            shape = ", ".join(map(str, buffer_aval(arg).shape))
+            w.line(f"{const}{MEMORY[self.short(k)]} *{self.buffers[arg]}; /* [{shape}] */")
+        for d in self.func.params["dims"]:
+            w.line(f"int64_t {d};")
+        w.close("};")
+        w.line()
+
+    def unpack(self, source: str) -> None:
+        """Local names for everything in the environment."""
+        w = self.w
+        w.line(f"const struct {self.name}_env *const env = {source};")
+        w.line("cv_ctx *const ctx = env->ctx; (void)ctx;")
+        outputs = set(self.func.params["outputs"])
+        for k, arg in enumerate(self.func.body.args):
+            name = self.buffers[arg]
+            const = "" if k in outputs else "const "
+            w.line(f"{const}{MEMORY[self.short(k)]} *const {name} = env->{name}; (void){name};")
+        for d in self.func.params["dims"]:
+            w.line(f"const int64_t {d} = env->{d}; (void){d};")
+
+    def entry(self) -> None:
+        """Open the kernel's function with its environment filled in."""
+        w = self.w
+        w.open(f"void {self.name}(cv_ctx *ctx, void *const *buf, const int64_t *dim)")
+        fields = ["ctx", *(f"buf[{k}]" for k in range(len(self.func.body.args)))]
+        fields += [f"dim[{k}]" for k in range(len(self.func.params["dims"]))]
+        w.line("(void)dim;")
+        w.line(f"const struct {self.name}_env environment = {{ {', '.join(fields)} }};")
+        self.unpack("&environment")
+
+    def store_hook(self, signature: str, acc: str, vector: str) -> None:
+        """The epilogue region as a function of the accumulated vector ``acc``."""
+        w = self.w
+        w.open(f"CV_INLINE void {self.name}_store({signature})")
+        w.line("(void)b; (void)m; (void)count;")
+        self.unpack("env_")
+        body = BodyEmitter(w, self.buffers)
+        body.vector, body.count = vector, "count"
+        body.hole = acc
+        body.block(self.template.body)
+        w.close()
+        w.line()
+
+
+def emit_template_kernel(func: KernelFunc) -> str:
+    """A template kernel as C."""
+    (template,) = [op for op in func.body.ops if isinstance(op, TemplateOp)]
+    kind = template.params["kind"]
+    if kind not in EMITTERS:
+        raise BackendError(f"the C backend has no template for {kind!r}; it has: {', '.join(EMITTERS)}")
+    text = TemplateText(func, template)
+    text.w.line(f"/* {func.params['reason']} */")
+    EMITTERS[kind](text)
+    return text.w.text()
+
+
+def _defines(w: Writer, pairs: Sequence[tuple[str, str]]) -> None:
+    for key, value in pairs:
+        w.line(f"#define {key} {value}")
+
+
+@emits("matmul")
+def _emit_matmul(t: TemplateText) -> None:
+    p, w, name = t.params, t.w, t.name
+    acc = p["acc"]
+    t.environment()
+    signature = (
+        f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
+    )
+    t.store_hook(signature, "acc", "n")
+    for operand in ("a", "b"):
+        w.open(f"CV_INLINE int64_t {name}_{operand}_offset(const void *env_, int64_t b)")
+        w.line("(void)b;")
+        t.unpack("env_")
+        w.line(f"return {dim(p[f'{operand}_offset'])};")
+        w.close()
+        w.line()
+    packed = p["b_packed"]
+    _defines(
+        w,
+        [
+            ("CV_GEMM_NAME", f"{name}_gemm"),
+            ("CV_GEMM_ACC", acc),
+            ("CV_GEMM_A_T", t.short(p["a"])),
+            ("CV_GEMM_B_T", t.short(p["b"])),
+            ("CV_GEMM_STORE(env, b, m, n, count, acc)", f"{name}_store(env, b, m, n, count, acc)"),
+            ("CV_GEMM_A_OFFSET(env, batch)", f"{name}_a_offset(env, batch)"),
+            ("CV_GEMM_B_OFFSET(env, batch)", f"{name}_b_offset(env, batch)"),
+        ],
+    )
+    w.line('#include "cuvil/gemm.h"')
+    w.line()
+    b_row, b_col = dim(p["b_row"]), dim(p["b_col"])
+    if packed:
+        k, n = dim(p["k"]), dim(p["n"])
+        w.open(f"int64_t {name}_packed_bytes(void)")
+        w.line(f"return {name}_gemm_packed_b_bytes({k}, {n});")
+        w.close()
+        w.line()
+        w.open(f"void {name}_pack(cv_ctx *ctx, void *to, const void *from)")
+        w.line(f"const cv_matrix b = {{ from, {b_row}, {b_col}, 0, 0 }};")
+        w.line("const struct " + name + "_env environment = { .ctx = ctx };")
+        w.line(f"{name}_gemm_pack_b(ctx, &environment, to, b, {k}, {n});")
+        w.close()
+        w.line()
+    t.entry()
+    w.line(f"const cv_matrix a = {{ {t.buffer(p['a'])}, {dim(p['a_row'])}, {dim(p['a_col'])}, 0, 0 }};")
+    w.line(f"const cv_matrix bm = {{ {t.buffer(p['b'])}, {b_row}, {b_col}, 0, {1 if packed else 0} }};")
+    sizes = ", ".join(dim(p[k]) for k in ("batch", "m", "n", "k"))
+    w.line(f"{name}_gemm_run(ctx, env, {sizes}, a, bm);")
+    w.close()

@@ -1,0 +1,1 @@
+"""The tensor and kernel IR: types, dialects, builder, verifier, text and reference interpreter."""

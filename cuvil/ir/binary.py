@@ -1,0 +1,48 @@
+"""What a backend hands to the runtime: compiled kernels, the host program's tables and the arena's lifetimes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cuvil.ir.attributes import ConstantArray
+from cuvil.ops.record import Aval
+from cuvil.symbolic import Dim
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A temporary buffer: its size in bytes and the first and last call that touch it."""
+
+    size: Dim
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A constant that a kernel wants in its own layout."""
+
+    constant: int
+    kernel: int
+
+
+@dataclass
+class NativeProgram:
+    """A compiled program.
+
+    ``library`` holds ``cuvil_main``; ``kernels`` are (library, symbol) in the order of the kernel table.
+    """
+
+    library: Path
+    kernels: tuple[tuple[Path, str], ...]
+    inputs: tuple[Aval, ...]
+    outputs: tuple[Aval, ...]
+    symbols: tuple[str, ...]
+    constants: list[ConstantArray]
+    packings: tuple[Packing, ...]
+    slots: tuple[Slot, ...]
+    calls: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    #: Constants that some kernel reads unpacked.
+    plain_constants: frozenset[int] = frozenset()

@@ -1,0 +1,527 @@
+"""``cuvil.jit`` and ``cuvil.compile``: the user's entry, with the cache of compiled variants."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+
+from cuvil.compiler import Compiled, CompileOptions, Numerics, compile_program
+from cuvil.dtypes import DType, dtype, float64, int64
+from cuvil.dtypes import bool_ as bool_dtype
+from cuvil.frontend.program import trace
+from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
+from cuvil.frontend.source import at_user_line
+from cuvil.frontend.tracer import Tracer
+from cuvil.ops.record import Array, Aval, Shape
+from cuvil.support.config import dump_stages
+from cuvil.support.dump import write_stages
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, ShapeError, TracingError
+from cuvil.symbolic import Dim, Scope, free_symbols, parse_dim, solve, symbol
+
+log = logging.getLogger("cuvil.jit")
+
+ShapeMode = Literal["auto", "static", "symbolic"]
+_EXACT_CALLS = 1024  # signatures whose variant and symbol values are remembered
+_SEEN = 64  # shapes of one signature that widening looks at
+
+_WEAK_DTYPES: dict[type, DType] = {bool: bool_dtype, int: int64, float: float64}
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Calls that can share a variant: structure, static arguments, dtypes and ranks."""
+
+    tree: TreeDef
+    statics: Hashable
+    leaves: tuple[tuple[DType, int, type | None], ...]
+
+
+@dataclass
+class Variant:
+    """One compiled version of a function: for which shapes, why it was compiled, and how often it served."""
+
+    patterns: tuple[Shape, ...]
+    scope: Scope
+    compiled: Compiled
+    out_tree: TreeDef
+    guards: tuple[str, ...]
+    reason: str
+    seconds: float
+    hits: int = 0
+
+    def match(self, shapes: Sequence[Sequence[int]]) -> dict[str, int] | None:
+        """The symbols' values for concrete shapes, or None where the shapes or a guard do not fit."""
+        try:
+            return solve(self.patterns, shapes, self.scope)
+        except ShapeError:
+            return None
+
+    def __str__(self) -> str:
+        shapes = ", ".join("[" + ", ".join(map(str, p)) + "]" for p in self.patterns)
+        guards = f" guards: {'; '.join(self.guards)}" if self.guards else ""
+        return f"({shapes}) hits {self.hits}, compiled in {self.seconds:.2f} s: {self.reason}{guards}"
+
+
+@dataclass
+class _Signature:
+    tree: TreeDef
+    statics: Hashable
+    arrays: list[Array]
+    weak: tuple[type | None, ...]
+    key: Hashable = field(default=None)
+
+
+class Lowered:
+    """A function traced and compiled for some arguments, to look at: ``as_text(stage)``."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled = compiled
+
+    def as_text(self, stage: str = "tensor") -> str:
+        """The text of ``"tensor"``, ``"optimised"``, ``"fused"``, ``"kernel"`` or ``"source"``."""
+        return self.compiled.as_text(stage)
+
+
+class Jitted:
+    """A function that compiles itself for the shapes it meets (made by :func:`jit`)."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        static_argnames: Sequence[str],
+        shapes: ShapeMode,
+        input_spec: Sequence[Any] | None,
+        constraints: Sequence[str],
+        options: CompileOptions,
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.shapes = shapes
+        self.options = options
+        self.constraints = tuple(constraints)
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(fn)
+        except (TypeError, ValueError):
+            self._signature = None
+        self.static_argnames = frozenset(static_argnames)
+        self._check_static_names()
+        self._spec = None if input_spec is None else [_parse_spec(s) for s in input_spec]
+        if shapes == "symbolic" and self._spec is None:
+            raise ArgumentError(
+                'shapes="symbolic" needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]'
+            )
+        self._families: dict[_Family, list[Variant]] = {}
+        self._seen: dict[_Family, list[tuple[tuple[int, ...], ...]]] = {}
+        self._exact: OrderedDict[Hashable, tuple[Variant, dict[str, int]]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------------------------------- calls
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        found = self._read(args, kwargs)
+        if found is None:
+            return self.fn(*args, **kwargs)  # inside another trace: inlined
+        hit = self._exact.get(found.key)
+        if hit is None:
+            hit = self._select(found)
+        variant, env = hit
+        variant.hits += 1
+        return variant.out_tree.unflatten(variant.compiled.run(found.arrays, env))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        return functools.partial(self, instance)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and compile for these arguments (or shapes) and keep the text of every stage."""
+        found = self._read(args, kwargs)
+        if found is None:
+            raise TracingError(f"lower() cannot be called on traced values{at_user_line()}")
+        patterns = self._patterns(found)
+        return Lowered(self._compile(found, patterns, keep_text=True)[0])
+
+    def prepare(self) -> None:
+        """Compile the variant of the ``input_spec`` now."""
+        assert self._spec is not None
+        arrays = [np.empty((0,) * len(dims), dt.numpy) for _, dt, dims in self._spec]
+        _, tree = flatten((tuple(arrays), {}))
+        s = _Signature(tree, (), arrays, (None,) * len(arrays))
+        with self._lock:
+            family = self._family(s)
+            if family not in self._families:
+                variant = self._build(s, tuple(dims for _, _, dims in self._spec), "input_spec, ahead of time")
+                self._families[family] = [variant]
+
+    def variants(self) -> list[Variant]:
+        """Every compiled variant."""
+        return [v for family in self._families.values() for v in family]
+
+    def explain(self) -> str:
+        """A readable list of variants: their shapes, guards, hits and why each was compiled."""
+        lines = [f"{getattr(self.fn, '__name__', 'function')}: {len(self.variants())} compiled variants"]
+        lines += [f"  {k}. {v}" for k, v in enumerate(self.variants(), 1)]
+        return "\n".join(lines)
+
+    # ---------------------------------------------------------------------------------------- arguments
+    def _check_static_names(self) -> None:
+        if self._signature is None:
+            return
+        parameters = self._signature.parameters
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return
+        for name in self.static_argnames:
+            if name not in parameters:
+                raise ArgumentError(
+                    f"static_argnames names {name!r}, which is no parameter of"
+                    f" {getattr(self.fn, '__name__', 'the function')}; it has: {', '.join(parameters)}"
+                )
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Signature | None:
+        statics: Hashable = ()
+        if self.static_argnames:
+            args, kwargs, statics = self._split_static(args, kwargs)
+        leaves, tree = flatten((args, kwargs))
+        arrays: list[Array] = []
+        weak: list[type | None] = []
+        signature: list[Any] = []
+        for k, leaf in enumerate(leaves):
+            if type(leaf) is np.ndarray:
+                arrays.append(leaf)
+                weak.append(None)
+                signature.append((leaf.dtype, leaf.shape))
+                continue
+            if isinstance(leaf, Tracer):
+                return None
+            scalar = type(leaf)
+            if scalar in _WEAK_DTYPES:
+                arrays.append(np.asarray(leaf, dtype=_WEAK_DTYPES[scalar].numpy))
+                weak.append(scalar)
+                signature.append(scalar)
+                continue
+            array = self._as_array(leaf, tree, k)
+            arrays.append(array)
+            weak.append(None)
+            signature.append((array.dtype, array.shape))
+        return _Signature(tree, statics, arrays, tuple(weak), (tree, statics, tuple(signature)))
+
+    def _as_array(self, leaf: Any, tree: TreeDef, k: int) -> Array:
+        if isinstance(leaf, np.ndarray | np.generic) or hasattr(leaf, "__array__"):
+            return np.asarray(leaf)
+        if hasattr(leaf, "__dlpack__"):
+            return np.from_dlpack(leaf)
+        path = leaf_paths(tree)[k]
+        raise ArgumentTypeError(
+            f"argument {path or k} of {self._name()} is {type(leaf).__name__}: {str(leaf)[:60]!r}. A compiled function"
+            " takes arrays, numbers and containers of them; name other arguments in static_argnames."
+        )
+
+    def _name(self) -> str:
+        return getattr(self.fn, "__name__", "the function")
+
+    def _split_static(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Hashable]:
+        if self._signature is None:
+            raise ArgumentError("static_argnames needs a function whose signature Python can inspect")
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        statics: list[tuple[str, Any]] = []
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = self._signature.parameters[name].kind
+            if name in self.static_argnames:
+                try:
+                    hash(value)
+                except TypeError:
+                    raise ArgumentTypeError(
+                        f"static argument {name!r} of {self._name()} must be hashable, got {type(value).__name__};"
+                        " pass a tuple instead of a list, for example"
+                    ) from None
+                statics.append((name, value))
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                for k, v in value.items():
+                    (statics.append((k, v)) if k in self.static_argnames else named.__setitem__(k, v))
+            elif kind is inspect.Parameter.POSITIONAL_ONLY:
+                positional.append(value)
+            else:
+                named[name] = value
+        return tuple(positional), named, tuple((n, type(v), v) for n, v in statics)
+
+    def _callable(self, statics: Hashable) -> Callable[..., Any]:
+        if not self.static_argnames:
+            return self.fn
+        fixed = {name: value for name, _, value in statics}  # type: ignore[union-attr]
+        return functools.partial(self.fn, **fixed)
+
+    # ---------------------------------------------------------------------------------------- variants
+    def _family(self, s: _Signature) -> _Family:
+        leaves = tuple((dtype(a.dtype), a.ndim, w) for a, w in zip(s.arrays, s.weak, strict=True))
+        return _Family(s.tree, s.statics, leaves)
+
+    def _select(self, s: _Signature) -> tuple[Variant, dict[str, int]]:
+        with self._lock:
+            family = self._family(s)
+            shapes = tuple(a.shape for a in s.arrays)
+            seen = self._seen.setdefault(family, [])
+            if shapes not in seen:
+                seen.append(shapes)
+                del seen[:-_SEEN]
+            for variant in reversed(self._families.get(family, [])):
+                env = variant.match(shapes)
+                if env is not None:
+                    return self._remember(s.key, variant, env)
+            patterns = self._patterns(s)
+            reason = self._reason(family, patterns)
+            variant = self._build(s, patterns, reason)
+            env = variant.match(shapes)
+            if env is None and any(free_symbols(*p) for p in patterns):
+                # The widened pattern does not fit even these shapes (a guard of its trace fails on them).
+                log.warning("%s: the symbolic variant does not fit %s; compiling for exactly this shape", self._name(), shapes)
+                variant = self._build(s, shapes, "a guard of the symbolic variant fails on these shapes")
+                env = variant.match(shapes)
+            if env is None:
+                raise ShapeError(f"{self._name()}: shapes {shapes} do not fit the input_spec {self._spec_text()}")
+            self._families.setdefault(family, []).append(variant)
+            return self._remember(s.key, variant, env)
+
+    def _remember(self, key: Hashable, variant: Variant, env: dict[str, int]) -> tuple[Variant, dict[str, int]]:
+        self._exact[key] = (variant, env)
+        if len(self._exact) > _EXACT_CALLS:
+            self._exact.popitem(last=False)
+        return variant, env
+
+    def _build(self, s: _Signature, patterns: Sequence[Shape], reason: str) -> Variant:
+        start = perf_counter()
+        try:
+            compiled, out_tree = self._compile(s, patterns)
+        except TracingError as error:
+            if self.shapes != "auto" or not any(free_symbols(*p) for p in patterns):
+                raise
+            log.warning("%s: not shape-polymorphic (%s); compiling for each shape", self._name(), error)
+            patterns = tuple(a.shape for a in s.arrays)
+            compiled, out_tree = self._compile(s, patterns)
+            reason += "; the function needs concrete sizes"
+        seconds = perf_counter() - start
+        guards = tuple(
+            f"{g.obligation.left} {g.obligation.relation} {g.obligation.right} ({g.op} at {g.line})"
+            for g in compiled.program.guards
+        )
+        log.info("compiled %s for %s in %.2f s: %s", self._name(), patterns, seconds, reason)
+        return Variant(tuple(patterns), compiled.program.scope, compiled, out_tree, guards, reason, seconds)
+
+    def _compile(
+        self, s: _Signature, patterns: Sequence[Shape], keep_text: bool = False
+    ) -> tuple[Compiled, TreeDef]:
+        avals = [Aval(tuple(p), dtype(a.dtype)) for p, a in zip(patterns, s.arrays, strict=True)]
+        stages = dump_stages()
+        program = trace(
+            self._callable(s.statics),
+            s.tree,
+            avals,
+            weak=s.weak,
+            names=self._leaf_names(s.tree),
+            constraints=self.constraints,
+            name=self._name(),
+        )
+        compiled = compile_program(program, self.options, keep_text=keep_text or bool(stages))
+        if stages:
+            write_stages(self._name(), {k: compiled.stages[k]() for k in stages if k in compiled.stages})
+        return compiled, program.out_tree
+
+    def _leaf_names(self, tree: TreeDef) -> list[str]:
+        paths = leaf_paths(tree)
+        names = list(self._signature.parameters) if self._signature is not None else []
+        out: list[str] = []
+        for path in paths:
+            # A path is [0][i]... for positional arguments and [1]['name']... for named ones.
+            head, _, rest = path[1:].partition("]")
+            if head == "0":
+                number, _, tail = rest[1:].partition("]")
+                k = int(number)
+                out.append((names[k] if k < len(names) else f"arg{k}") + tail)
+            else:
+                out.append(rest.strip("[]").replace("'", ""))
+        return out
+
+    def _patterns(self, s: _Signature) -> tuple[Shape, ...]:
+        shapes = tuple(a.shape for a in s.arrays)
+        if self._spec is not None:
+            return self._spec_patterns(s)
+        if self.shapes == "static":
+            return shapes
+        seen = [x for x in self._seen.get(self._family(s), []) if x != shapes]
+        return widen(shapes, seen, self._leaf_names(s.tree))
+
+    def _spec_patterns(self, s: _Signature) -> tuple[Shape, ...]:
+        assert self._spec is not None
+        if len(self._spec) != len(s.arrays):
+            raise ArgumentError(
+                f"{self._name()} was given {len(s.arrays)} arrays, its input_spec has {len(self._spec)}: {self._spec_text()}"
+            )
+        out: list[Shape] = []
+        for (name, dt, dims), a in zip(self._spec, s.arrays, strict=True):
+            if dtype(a.dtype) is not dt:
+                raise ArgumentTypeError(
+                    f"argument {name} of {self._name()} has dtype {a.dtype}, its input_spec says {dt.name};"
+                    f" convert it: {name}.astype('{dt.name}')"
+                )
+            if len(dims) != a.ndim:
+                raise ShapeError(f"argument {name} of {self._name()} has shape {a.shape}, its input_spec says {dims}")
+            out.append(dims)
+        return tuple(out)
+
+    def _spec_text(self) -> str:
+        if self._spec is None:
+            return "(none)"
+        return ", ".join(f"{n}: {d.name}[{', '.join(map(str, s))}]" for n, d, s in self._spec)
+
+    def _reason(self, family: _Family, patterns: Sequence[Shape]) -> str:
+        if self._spec is not None:
+            return "input_spec"
+        names = sorted(free_symbols(*(d for p in patterns for d in p)))
+        if names:
+            return f"sizes seen to vary became symbols: {', '.join(names)}"
+        return "first call" if not self._families.get(family) else "new shapes"
+
+
+def widen(
+    shapes: Sequence[tuple[int, ...]], seen: Sequence[Sequence[tuple[int, ...]]], names: Sequence[str]
+) -> tuple[Shape, ...]:
+    """Shapes with every axis that was seen to vary as a symbol; axes that always varied together share one.
+
+    >>> widen([(4, 8), (4,)], [[(2, 8), (2,)]], ["x", "mask"])
+    ((Dim('x_0'), 8), (Dim('x_0'),))
+    """
+    histories: dict[tuple[int, ...], Dim] = {}
+    out: list[Shape] = []
+    for k, shape in enumerate(shapes):
+        dims: list[Dim] = []
+        for axis, n in enumerate(shape):
+            history = (n, *(s[k][axis] for s in seen))
+            if all(h == n for h in history):
+                dims.append(n)
+                continue
+            known = histories.get(history)
+            if known is None:
+                base = "".join(c if c.isalnum() else "_" for c in names[k]).strip("_") or f"arg{k}"
+                known = histories[history] = symbol(f"{base}_{axis}")
+            dims.append(known)
+        out.append(tuple(dims))
+    return tuple(out)
+
+
+def _parse_spec(entry: Any) -> tuple[str, DType, Shape]:
+    try:
+        name, dt, dims = entry
+        shape = tuple(d if isinstance(d, int) else parse_dim(str(d)) for d in dims)
+        return str(name), dtype(dt), shape
+    except (TypeError, ValueError, CuvilError) as error:
+        raise ArgumentError(
+            f"an input_spec entry is (name, dtype, shape), e.g. ('x', 'float32', ('B', 3, 224, 224)); got {entry!r}:"
+            f" {error}"
+        ) from error
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    static_argnames: str | Sequence[str] = (),
+    shapes: ShapeMode = "auto",
+    input_spec: Sequence[Any] | None = None,
+    constraints: Sequence[str] = (),
+    backend: str = "c",
+    numerics: Numerics = "standard",
+    precision: str = "float32",
+    optimise: bool = True,
+    validate: bool = False,
+) -> Any:
+    """Compile a function of arrays; usable as a decorator with or without arguments.
+
+    The function takes and returns pytrees (dict, list, tuple, NamedTuple, dataclass, None) of NumPy arrays and Python
+    numbers. Arrays that it captures from its surroundings become constants.
+
+    Args:
+        fn: the function, written against ``cuvil.numpy``.
+        static_argnames: parameters that are Python values, one compiled variant per value; must be hashable.
+        shapes: ``"auto"`` compiles the first call for its shape and makes a symbol of every axis that is seen to
+            vary; ``"static"`` compiles for each shape; ``"symbolic"`` takes the shapes of ``input_spec``.
+        input_spec: ``(name, dtype, shape)`` per array; a shape's entries are ints or expressions (``"B"``, ``"2*S"``).
+        constraints: what is known of the symbols, e.g. ``"1 <= S <= 512"``, ``"S % 16 == 0"``.
+        backend: ``"c"``, ``"reference"`` (NumPy, op by op) or ``"null"`` (compiles, computes nothing).
+        numerics: ``"standard"`` or ``"relaxed"``.
+        precision: ``"float32"``.
+        optimise: run the algebraic passes.
+        validate: check every pass on the interpreter (slow; for finding faults).
+
+    Raises:
+        TracingError: the function needs the value of a traced array, changes one in place or leaks one.
+        ShapeError, DTypeError: its ops do not fit the arguments.
+        ToolchainError: no C compiler.
+
+    >>> import numpy as np
+    >>> import cuvil, cuvil.numpy as cnp
+    >>> @cuvil.jit
+    ... def softmax(x):
+    ...     e = cnp.exp(x - cnp.max(x, axis=-1, keepdims=True))
+    ...     return e / cnp.sum(e, axis=-1, keepdims=True)
+    >>> softmax(np.zeros((2, 4), np.float32)).tolist()
+    [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
+    """
+    options = CompileOptions(
+        backend=backend, numerics=numerics, precision=precision, optimise=optimise, validate=validate
+    )
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    if input_spec is not None and shapes == "auto":
+        shapes = "symbolic"
+
+    def wrap(f: Callable[..., Any]) -> Jitted:
+        if not callable(f):
+            raise ArgumentTypeError(f"jit takes a function, got {type(f).__name__}")
+        return Jitted(
+            f,
+            static_argnames=names,
+            shapes=shapes,
+            input_spec=input_spec,
+            constraints=constraints,
+            options=options,
+        )
+
+    return wrap if fn is None else wrap(fn)
+
+
+def compile(  # noqa: A001 - the public name
+    fn: Callable[..., Any],
+    input_spec: Sequence[Any],
+    *,
+    target: str = "native",
+    constraints: Sequence[str] = (),
+    **options: Any,
+) -> Jitted:
+    """Compile ahead of the first call, for the shapes of ``input_spec``.
+
+    ``fn`` takes its arrays as positional arguments in the order of ``input_spec``.
+
+    Raises:
+        ArgumentError: an unknown target.
+    """
+    if target != "native":
+        raise ArgumentError(f"unknown target {target!r}; expected 'native'")
+    jitted: Jitted = jit(fn, shapes="symbolic", input_spec=input_spec, constraints=constraints, **options)
+    jitted.prepare()
+    return jitted
+
+
+__all__ = ["Jitted", "Lowered", "Variant", "compile", "jit", "widen"]

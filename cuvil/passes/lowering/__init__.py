@@ -1,0 +1,1 @@
+"""From fused regions of the tensor IR to loops over buffers."""

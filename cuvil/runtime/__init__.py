@@ -1,0 +1,1 @@
+"""Loading, calling and packaging of compiled programs."""

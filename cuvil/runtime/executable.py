@@ -1,0 +1,138 @@
+"""Loads a compiled program and calls it: arrays in, arrays out, one native call."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cuvil.ir.binary import NativeProgram, Slot
+from cuvil.ops.record import Array
+from cuvil.runtime.arena import ALIGNMENT, place_slots
+from cuvil.runtime.library import Context, RuntimeLibrary, load_library
+from cuvil.symbolic import evaluate
+
+_PLANS = 256  # shapes whose arena layout and output shapes are remembered
+
+
+class _Plan:
+    """What one set of symbol values fixes: arena layout and output shapes."""
+
+    __slots__ = ("offsets", "outputs", "symbols", "total")
+
+    def __init__(self, program: NativeProgram, slots: Sequence[Slot], env: Mapping[str, int]) -> None:
+        self.symbols = (ctypes.c_int64 * max(1, len(program.symbols)))(*(env[s] for s in program.symbols))
+        self.offsets, self.total = place_slots([(evaluate(s.size, env), s.first, s.last) for s in slots])
+        self.outputs = [tuple(evaluate(d, env) for d in a.shape) for a in program.outputs]
+
+
+class _Workspace:
+    """A runtime context and an arena, used by one call at a time."""
+
+    def __init__(self, runtime: RuntimeLibrary) -> None:
+        self.context: Context = runtime.context()
+        self.arena: Array = np.empty(0, np.uint8)
+        self.base = 0
+
+    def reserve(self, size: int) -> int:
+        """Address of at least ``size`` aligned bytes."""
+        if self.arena.nbytes < size + ALIGNMENT or self.base == 0:
+            self.arena = np.empty(size + ALIGNMENT, np.uint8)
+            address = self.arena.ctypes.data
+            self.base = (address + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        return self.base
+
+
+class Executable:
+    """A compiled program, ready to call from any thread."""
+
+    def __init__(self, program: NativeProgram, runtime: RuntimeLibrary) -> None:
+        self.program = program
+        self._runtime = runtime
+        self._main = load_library(program.library).cuvil_main
+        self._main.restype = ctypes.c_int32
+        addresses: list[int] = []
+        for path, name in program.kernels:
+            function = getattr(load_library(path), name)
+            addresses.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        self._kernels = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        self._constants: list[Array] = [np.ascontiguousarray(c.array) for c in program.constants]
+        self._packed = self._pack()
+        self._konst = (ctypes.c_void_p * max(1, len(self._constants)))(*(a.ctypes.data for a in self._constants))
+        self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
+        self._spare: list[_Workspace] = []
+        self._lock = threading.Lock()
+        self._dtypes = [a.dtype.numpy for a in program.inputs]
+
+    def _pack(self) -> Any:
+        self._packed_arrays: list[Array] = []
+        context = self._runtime.context()
+        for p in self.program.packings:
+            path, name = self.program.kernels[p.kernel]
+            library = load_library(path)
+            size_of = getattr(library, f"{name}_packed_bytes")
+            size_of.restype = ctypes.c_int64
+            memory = np.empty(int(size_of()) + ALIGNMENT, np.uint8)
+            shift = -memory.ctypes.data % ALIGNMENT
+            view = memory[shift:]
+            source = self._constants[p.constant]
+            getattr(library, f"{name}_pack")(
+                context.pointer, ctypes.c_void_p(view.ctypes.data), ctypes.c_void_p(source.ctypes.data)
+            )
+            context.raise_error()
+            self._packed_arrays.append(view)
+        keep = self.program.plain_constants
+        for p in self.program.packings:
+            if p.constant not in keep:
+                self._constants[p.constant] = np.empty(0, np.uint8)
+        return (ctypes.c_void_p * max(1, len(self._packed_arrays)))(*(a.ctypes.data for a in self._packed_arrays))
+
+    def plan(self, env: Mapping[str, int]) -> _Plan:
+        """The arena layout and output shapes for symbol values, remembered."""
+        key = tuple(env[s] for s in self.program.symbols)
+        found = self._plans.get(key)
+        if found is None:
+            found = _Plan(self.program, self.program.slots, env)
+            with self._lock:
+                self._plans[key] = found
+                if len(self._plans) > _PLANS:
+                    self._plans.popitem(last=False)
+        return found
+
+    def arena_bytes(self, env: Mapping[str, int]) -> int:
+        """Size of the arena for symbol values."""
+        return self.plan(env).total
+
+    def run(self, inputs: Sequence[Array], env: Mapping[str, int]) -> list[Array]:
+        """Call the program.
+
+        Inputs have the program's dtypes and the shapes that ``env`` gives; they need not be contiguous.
+
+        Raises:
+            IndexOutOfBoundsError: an index array pointed outside of its axis.
+            MemoryError: no memory for a temporary.
+        """
+        plan = self.plan(env)
+        arrays = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in inputs]
+        outputs = [np.empty(s, a.dtype.numpy) for s, a in zip(plan.outputs, self.program.outputs, strict=True)]
+        try:
+            workspace = self._spare.pop()
+        except IndexError:
+            workspace = _Workspace(self._runtime)
+        try:
+            base = workspace.reserve(plan.total)
+            slots = (ctypes.c_void_p * max(1, len(plan.offsets)))(*(base + o for o in plan.offsets))
+            ins = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+            outs = (ctypes.c_void_p * max(1, len(outputs)))(*(a.ctypes.data for a in outputs))
+            self._main(
+                workspace.context.pointer, self._kernels, ins, outs, self._konst, self._packed, slots, plan.symbols
+            )
+            workspace.context.raise_error()
+        finally:
+            self._spare.append(workspace)
+        return outputs
+

@@ -1,0 +1,84 @@
+"""The native runtime library through ctypes: thread pool, contexts and their error flag."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cuvil.support.errors import BackendError, IndexOutOfBoundsError
+
+_EINDEX, _ENOMEM = 1, 2
+
+
+@lru_cache(maxsize=None)
+def load_library(path: Path) -> Any:
+    """A shared library, loaded once per process.
+
+    Raises:
+        BackendError: the file cannot be loaded on this machine.
+    """
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BackendError(f"cannot load the compiled code {path}: {error}") from error
+
+
+class Context:
+    """A runtime context: scratch memory and the error flag of one call at a time."""
+
+    def __init__(self, runtime: RuntimeLibrary) -> None:
+        self._library = runtime.library
+        self._runtime = runtime
+        address = runtime.library.cv_ctx_create(runtime.pool)
+        if not address:
+            raise MemoryError("no memory for a runtime context")
+        self.pointer = ctypes.c_void_p(address)
+        self._details = (ctypes.c_int64 * 2)()
+
+    def raise_error(self) -> None:
+        """Raise what the last calls recorded, and forget it."""
+        code = self._library.cv_ctx_error(self.pointer, self._details)
+        if code == 0:
+            return
+        a, b = int(self._details[0]), int(self._details[1])
+        self._library.cv_ctx_reset(self.pointer)
+        if code == _EINDEX:
+            raise IndexOutOfBoundsError(
+                f"index {a} is out of bounds for an axis of size {b}; pass mode='clip', 'wrap' or 'fill' to accept it"
+            )
+        if code == _ENOMEM:
+            raise MemoryError(f"no memory for {a} bytes of scratch space")
+        raise BackendError(f"a kernel reported error {code} ({a}, {b})")
+
+    def __del__(self) -> None:
+        pointer, self.pointer = getattr(self, "pointer", None), None
+        if pointer:
+            self._library.cv_ctx_destroy(pointer)
+
+
+class RuntimeLibrary:
+    """The loaded runtime and its thread pool."""
+
+    def __init__(self, path: Path, workers: int) -> None:
+        lib = load_library(path)
+        lib.cv_pool_create.restype = ctypes.c_void_p
+        lib.cv_ctx_create.restype = ctypes.c_void_p
+        lib.cv_ctx_create.argtypes = [ctypes.c_void_p]
+        lib.cv_ctx_error.restype = ctypes.c_int
+        lib.cv_cpu_features.restype = ctypes.c_uint64
+        self.library = lib
+        self.workers = workers
+        address = lib.cv_pool_create(ctypes.c_int(workers))
+        if not address:
+            raise MemoryError(f"cannot create a pool of {workers} threads")
+        self.pool = ctypes.c_void_p(address)
+
+    def context(self) -> Context:
+        """A new context."""
+        return Context(self)
+
+    def cpu_features(self) -> int:
+        """Bit set of what this CPU has (see runtime.h)."""
+        return int(self.library.cv_cpu_features())

@@ -104,7 +104,8 @@ def _free_axes(rank: int, contracted: tuple[int, ...]) -> tuple[int, ...]:
 
 def _tensordot_shape(shapes: Shapes, params: Params) -> ShapeResult:
     a, b = present(shapes[0]), present(shapes[1])
-    axes_a, axes_b = params["axes"]
+    axes: tuple[tuple[int, ...], tuple[int, ...]] = params["axes"]
+    axes_a, axes_b = axes
     if len(axes_a) != len(axes_b):
         raise ArgumentError(f"tensordot: expected as many axes of each operand, got {axes_a} and {axes_b}")
     need = Requirements("tensordot")
@@ -132,7 +133,8 @@ def _tensordot_reference(a: Array, b: Array, *, axes: tuple[tuple[int, ...], tup
 
 def _tensordot_cost(shapes: Shapes, params: Params) -> Cost:
     (out,) = _tensordot_shape(shapes, params).shapes
-    contracted = product(present(shapes[0])[i] for i in params["axes"][0])
+    axes: tuple[tuple[int, ...], tuple[int, ...]] = params["axes"]
+    contracted = product(present(shapes[0])[i] for i in axes[0])
     return product(out) * contracted * 2, traffic(*shapes, out)
 
 
@@ -197,8 +199,9 @@ def _vecdot_reference(a: Array, b: Array, *, axis: int) -> Array:
 def _vecdot_cost(shapes: Shapes, params: Params) -> Cost:
     (out,) = _vecdot_shape(shapes, params).shapes
     a = present(shapes[0])
+    axis: int = params["axis"]
     rank = max(len(a), len(present(shapes[1])))
-    return product(out) * a[params["axis"] - rank] * 2, traffic(*shapes, out)
+    return product(out) * a[axis - rank] * 2, traffic(*shapes, out)
 
 
 def _vecdot_sample(c: Chooser) -> Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def _conv_shape(shapes: Shapes, params: Params) -> ShapeResult:
     return need.result(tuple(out))
 
 
-def _accumulator(dt: DType) -> np.dtype[np.generic]:
+def _accumulator(dt: DType) -> np.dtype[Any]:
     # The reference sums in float64, so that it is exact enough to judge any order of summation.
     return np.dtype(np.float64) if dt.is_float else dt.numpy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from cuvil.ops.record import (
 )
 from cuvil.ops.registry import register
 from cuvil.ops.requirements import Requirements, format_shape, present
-from cuvil.ops.windows import require_window, window_extent, windows
+from cuvil.ops.windows import Pairs, require_window, window_extent, windows
 from cuvil.support.errors import ArgumentError, ShapeError
 from cuvil.symbolic import Dim, dim_max, dim_min, product
 
@@ -97,13 +98,13 @@ def _lowest(dt: DType) -> int | float:
     return float("-inf") if dt.is_float else int(np.iinfo(dt.numpy).min)
 
 
-def _pooled_windows(F: Builder[V], x: V, fill: float, op: str, **params: object) -> V:
+def _pooled_windows(F: Builder[V], x: V, fill: float, op: str, **params: Any) -> V:
     """Windows of the padded operand, with exactly the positions of the shape rule."""
     rule, ends = _pool_shape(op, (F.shape(x),), params)
     (out,) = rule.shapes
-    padding, sizes = params["padding"], params["sizes"]
-    assert isinstance(padding, tuple) and isinstance(sizes, tuple)
-    pairs = ((0, 0), (0, 0), *((before, end) for (before, _), end in zip(padding, ends, strict=True)))
+    padding: IntPairs = params["padding"]
+    sizes: Ints = params["sizes"]
+    pairs: Pairs = ((0, 0), (0, 0), *((before, end) for (before, _), end in zip(padding, ends, strict=True)))
     if any(pair != (0, 0) for pair in pairs):
         x = F.op("pad", x, pairs=pairs, mode="constant", value=fill)
     axes = tuple(range(2, len(out)))

@@ -80,23 +80,24 @@ def _pad_map(
     return (Piece(0, tuple(source), tuple(when)),)
 
 
+def _padded_positions(d: int, before: int, after: int, mode: str) -> Array:
+    at: Array = np.arange(-before, d + after)
+    if mode == "edge":
+        return np.minimum(np.maximum(at, 0), d - 1)
+    if mode == "wrap":
+        return np.remainder(at, d)
+    return d - 1 - np.abs(d - 1 - np.abs(at))
+
+
 def _pad_reference(x: Array, *, pairs: tuple[tuple[int, int], ...], mode: str, value: bool | float) -> Array:
-    if mode != "constant":
-        out = x
-        for axis, (before, after) in enumerate(pairs):
-            if before or after:
-                d = x.shape[axis]
-                at = np.arange(-before, d + after)
-                if mode == "edge":
-                    at = np.clip(at, 0, d - 1)
-                elif mode == "wrap":
-                    at = at % d
-                else:
-                    at = d - 1 - np.abs(d - 1 - np.abs(at))
-                out = np.take(out, at, axis)
+    if mode == "constant":
+        out = np.full([d + b + a for d, (b, a) in zip(x.shape, pairs, strict=True)], value, dtype=x.dtype)
+        out[tuple(slice(b, b + d) for d, (b, _) in zip(x.shape, pairs, strict=True))] = x
         return out
-    out = np.full([d + b + a for d, (b, a) in zip(x.shape, pairs, strict=True)], value, dtype=x.dtype)
-    out[tuple(slice(b, b + d) for d, (b, _) in zip(x.shape, pairs, strict=True))] = x
+    out = x.copy()
+    for axis, (before, after) in enumerate(pairs):
+        if before or after:
+            out = np.take(out, _padded_positions(x.shape[axis], before, after, mode), axis)
     return out
 
 

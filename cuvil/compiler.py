@@ -15,9 +15,10 @@ from cuvil.backends.c.backend import compile_kernels, runtime_path
 from cuvil.backends.null.backend import NullProgram
 from cuvil.backends.reference.backend import ReferenceProgram
 from cuvil.frontend.program import TracedProgram
+from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.text import format_module
 from cuvil.ops.record import Array
-from cuvil.passes.lowering.program import KernelProgram, lower_program
+from cuvil.passes.lowering.program import lower_program
 from cuvil.passes.pipeline import PassOptions, PassRecord, fuse_stage, optimise
 from cuvil.runtime.executable import Executable
 from cuvil.runtime.library import RuntimeLibrary

@@ -15,7 +15,7 @@ from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 from xdsl.ir import OpTraits
 
-import cuvil.ops as _ops
+import cuvil.ops  # noqa: F401 - fills the registry
 from cuvil.dtypes import dtype
 from cuvil.ir.attributes import (
     NO_PARAMS,
@@ -37,7 +37,7 @@ from cuvil.ops.record import Array, Aval, OpRecord, ParamValue
 from cuvil.ops.registry import records
 from cuvil.support.errors import CuvilError, IRError
 
-_ops.load()
+
 
 
 def type_of(value: SSAValue) -> TensorType:

@@ -17,6 +17,7 @@ from cuvil.ir.kernel import (
     ViewOp,
     buffer_aval,
 )
+from cuvil.ir.kernel_program import MemoryLayout
 from cuvil.symbolic import product
 
 
@@ -50,66 +51,62 @@ def in_place_pairs(kernel: KernelFunc) -> set[tuple[int, int]]:
     return pairs
 
 
-class MemoryPlan:
-    """Slots of the arena and the slot of each temporary, by position in ``slots``."""
+def plan_memory(host: ProgramOp, kernels: dict[str, KernelFunc]) -> MemoryLayout:
+    """Lifetimes of the temporaries; an output takes over an input that dies with the call where that is safe."""
+    root: dict[SSAValue, SSAValue] = {}
+    first: dict[SSAValue, int] = {}
+    last: dict[SSAValue, int] = {}
+    allocs: list[SSAValue] = []
+    calls: list[CallOp | CopyOp] = []
+    for op in host.body.ops:
+        if isinstance(op, AllocOp):
+            root[op.results[0]] = op.results[0]
+            allocs.append(op.results[0])
+        elif isinstance(op, ViewOp):
+            if op.operands[0] in root:
+                root[op.results[0]] = root[op.operands[0]]
+        elif isinstance(op, (CallOp, CopyOp)):
+            t = len(calls)
+            calls.append(op)
+            for o in op.operands:
+                if o in root:
+                    first.setdefault(root[o], t)
+                    last[root[o]] = t
+    pairs = {name: in_place_pairs(k) for name, k in kernels.items()}
+    took: dict[SSAValue, SSAValue] = {}
 
-    def __init__(self, host: ProgramOp, kernels: dict[str, KernelFunc]) -> None:
-        self.slot_of: dict[SSAValue, int] = {}
-        self._plan(host, kernels)
+    def settled(v: SSAValue) -> SSAValue:
+        while v in took:
+            v = took[v]
+        return v
 
-    def _plan(self, host: ProgramOp, kernels: dict[str, KernelFunc]) -> None:
-        root: dict[SSAValue, SSAValue] = {}
-        first: dict[SSAValue, int] = {}
-        last: dict[SSAValue, int] = {}
-        allocs: list[SSAValue] = []
-        calls: list[CallOp | CopyOp] = []
-        for op in host.body.ops:
-            if isinstance(op, AllocOp):
-                root[op.results[0]] = op.results[0]
-                allocs.append(op.results[0])
-            elif isinstance(op, ViewOp):
-                if op.operands[0] in root:
-                    root[op.results[0]] = root[op.operands[0]]
-            elif isinstance(op, (CallOp, CopyOp)):
-                t = len(calls)
-                calls.append(op)
-                for o in op.operands:
-                    if o in root:
-                        first.setdefault(root[o], t)
-                        last[root[o]] = t
-        pairs = {name: in_place_pairs(k) for name, k in kernels.items()}
-        took: dict[SSAValue, SSAValue] = {}
-
-        def settled(v: SSAValue) -> SSAValue:
-            while v in took:
-                v = took[v]
-            return v
-
-        taken: set[SSAValue] = set()
-        for t, call in enumerate(calls):
-            if not isinstance(call, CallOp):
+    taken: set[SSAValue] = set()
+    for t, call in enumerate(calls):
+        if not isinstance(call, CallOp):
+            continue
+        operands = list(call.operands)
+        for i, j in sorted(pairs[call.params["kernel"]]):
+            a, b = operands[i], operands[j]
+            if a not in root or b not in root:
                 continue
-            operands = list(call.operands)
-            for i, j in sorted(pairs[call.params["kernel"]]):
-                a, b = operands[i], operands[j]
-                if a not in root or b not in root:
-                    continue
-                ra, rb = root[a], root[b]
-                aliases = sum(1 for o in operands if o in root and settled(root[o]) is settled(ra))
-                if last[ra] == t and first[rb] == t and rb not in took and ra not in taken and aliases == 1:
-                    took[rb] = ra
-                    taken.add(ra)
-        spans: dict[SSAValue, list[int]] = {}
-        for v in allocs:
-            if v not in first:
-                continue
-            owner = settled(v)
-            span = spans.setdefault(owner, [first[v], last[v]])
-            span[0], span[1] = min(span[0], first[v]), max(span[1], last[v])
-        order = {v: k for k, v in enumerate(spans)}
-        self.slots = tuple(
-            Slot(product(buffer_aval(v).shape) * buffer_aval(v).dtype.itemsize, a, b) for v, (a, b) in spans.items()
-        )
-        for v, r in root.items():
-            if settled(r) in order:
-                self.slot_of[v] = order[settled(r)]
+            ra, rb = root[a], root[b]
+            aliases = sum(1 for o in operands if o in root and settled(root[o]) is settled(ra))
+            if last[ra] == t and first[rb] == t and rb not in took and ra not in taken and aliases == 1:
+                took[rb] = ra
+                taken.add(ra)
+    spans: dict[SSAValue, list[int]] = {}
+    for v in allocs:
+        if v not in first:
+            continue
+        owner = settled(v)
+        span = spans.setdefault(owner, [first[v], last[v]])
+        span[0], span[1] = min(span[0], first[v]), max(span[1], last[v])
+    order = {v: k for k, v in enumerate(spans)}
+    slots = tuple(
+        Slot(product(buffer_aval(v).shape) * buffer_aval(v).dtype.itemsize, a, b) for v, (a, b) in spans.items()
+    )
+    slot_of: dict[SSAValue, int] = {}
+    for v, r in root.items():
+        if settled(r) in order:
+            slot_of[v] = order[settled(r)]
+    return MemoryLayout(slots, slot_of)

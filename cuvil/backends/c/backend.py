@@ -17,8 +17,7 @@ from cuvil.backends.c.toolchain import compile_many
 from cuvil.dtypes import ALL
 from cuvil.ir.binary import NativeProgram, Packing
 from cuvil.ir.kernel import CallOp, ConstBufferOp, KernelFunc, PackOp, ProgramOp, TemplateOp, ViewOp, buffer_aval
-from cuvil.passes.lowering.program import KernelProgram
-from cuvil.passes.memory import MemoryPlan
+from cuvil.ir.kernel_program import KernelProgram
 
 CAPABILITIES = Capabilities("c", frozenset(ALL), lanes=16, features=frozenset({"fma", "threads"}))
 
@@ -49,7 +48,7 @@ def compile_kernels(program: KernelProgram, name: str) -> NativeProgram:
     kernels = program.kernels
     host = program.host
     index = {k.params["name"]: i for i, k in enumerate(kernels)}
-    memory = MemoryPlan(host, {k.params["name"]: k for k in kernels})
+    memory = program.memory
     packings, numbers, plain = _packings(host, index)
     sources: dict[str, str] = {"main": emit_host(host, index, memory.slot_of, numbers)}
     for k in kernels:

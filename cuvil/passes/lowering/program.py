@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import SSAValue
@@ -21,29 +19,13 @@ from cuvil.ir.kernel import (
     ViewOp,
     buffer_aval,
 )
+from cuvil.ir.kernel_program import KernelProgram
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.templates import lower_template
+from cuvil.passes.memory import plan_memory
 from cuvil.support.errors import PassError
 from cuvil.support.naming import identifier
 from cuvil.symbolic import Scope, free_symbols, symbol
-
-
-@dataclass
-class KernelProgram:
-    """A program at the kernel stage: its module (kernels, then the host program) and its constants."""
-
-    module: ModuleOp
-    constants: list[ConstantArray] = field(default_factory=list[ConstantArray])
-
-    @property
-    def kernels(self) -> list[KernelFunc]:
-        return [op for op in self.module.body.block.ops if isinstance(op, KernelFunc)]
-
-    @property
-    def host(self) -> ProgramOp:
-        last = self.module.body.block.last_op
-        assert isinstance(last, ProgramOp)
-        return last
 
 
 class _ProgramLowering:
@@ -85,7 +67,8 @@ class _ProgramLowering:
                 raise PassError(f"{op.name} cannot stand outside of a kernel")
         self._copy_outputs()
         module = ModuleOp([*self.kernels, self.host])
-        return KernelProgram(module, self.constants)
+        memory = plan_memory(self.host, {k.params["name"]: k for k in self.kernels})
+        return KernelProgram(module, self.constants, memory)
 
     # ---------------------------------------------------------------------------------------- outputs
     def _assign_outputs(self) -> None:

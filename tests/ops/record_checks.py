@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import dtype
-from cuvil.ops.builder import NumpyBuilder, concrete
-from cuvil.ops.record import Aval, Decomposition, Example, IndexMap, OperandSample, OpRecord, Piece
+from cuvil.ops.builder import Builder, NumpyBuilder, concrete
+from cuvil.ops.record import Aval, Decomposition, Example, IndexMap, Obligation, OperandSample, OpRecord, Piece
 from cuvil.ops.registry import get
 from cuvil.symbolic import Dim, evaluate, symbol
 
@@ -157,3 +157,37 @@ def check_symbolic_index_map(name: str, in_shapes: Sequence[Any], params: dict[s
     want = record.reference(*arrays, **{k: concrete(v, env) for k, v in params.items()})
     assert want.shape == tuple(evaluate(d, env) for d in rule.shapes[0])
     np.testing.assert_array_equal(run_index_map(record, arrays, params, in_shapes, env), want)
+
+
+class ShapeBuilder(Builder[Aval]):
+    """Runs the rules of each op only: a value is its aval. Collects the obligations."""
+
+    def __init__(self) -> None:
+        self.obligations: list[Obligation] = []
+        self.emitted: list[str] = []
+
+    def emit(self, name: str, operands: Sequence[Aval | None], params: dict[str, Any]) -> tuple[Aval, ...]:
+        record = get(name)
+        results, obligations = record.infer(operands, record.fill_params(params))
+        self.obligations += obligations
+        self.emitted.append(name)
+        return results
+
+    def constant(self, value: Any) -> Aval:
+        return Aval(np.shape(value), dtype(value.dtype))
+
+    def aval(self, value: Aval) -> Aval:
+        return value
+
+
+def check_symbolic_decomposition(name: str, operands: Sequence[Aval | None], params: dict[str, Any]) -> ShapeBuilder:
+    """A decomposition of symbolic operands has structurally the shapes and dtypes that the record's rules say."""
+    record = get(name)
+    filled = record.fill_params(params)
+    want, _ = record.infer(operands, filled)
+    body = record.body
+    decompose = body.build if isinstance(body, Decomposition) else getattr(body, "decompose", None)
+    assert decompose is not None
+    builder = ShapeBuilder()
+    assert as_tuple(decompose(builder, *operands, **filled)) == want
+    return builder

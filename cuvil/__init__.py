@@ -1,0 +1,3 @@
+"""cuvil turns Python models into fast native inference code."""
+
+__version__ = "0.1.0"

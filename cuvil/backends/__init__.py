@@ -1,0 +1,1 @@
+"""From kernel IR to code that runs."""

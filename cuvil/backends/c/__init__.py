@@ -1,0 +1,1 @@
+"""The C backend: emitter, toolchain and human-written headers."""

@@ -1,0 +1,1 @@
+"""From Python functions to the tensor IR: tracing, pytrees and control flow."""

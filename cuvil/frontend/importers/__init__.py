@@ -1,0 +1,1 @@
+"""From models of other frameworks to the tensor IR."""

@@ -1,0 +1,1 @@
+"""Services without any knowledge of tensors: configuration, errors, naming, disk cache, timing."""

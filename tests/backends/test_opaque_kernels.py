@@ -60,10 +60,12 @@ void k_sort_{dt}(cv_ctx *c, const void *x, void *y, int64_t o, int64_t n, int64_
 void k_argsort_{dt}(cv_ctx *c, const void *x, int64_t *y, int64_t o, int64_t n, int64_t i, int64_t d) {{
   sort_{dt}_argsort(c, x, y, o, n, i, d);
 }}
-void k_top_k_{dt}(cv_ctx *c, const void *x, void *v, int64_t *y, int64_t o, int64_t n, int64_t i, int64_t k, int64_t l) {{
+void k_top_k_{dt}(cv_ctx *c, const void *x, void *v, int64_t *y, int64_t o, int64_t n, int64_t i, int64_t k,
+                  int64_t l) {{
   sort_{dt}_top_k(c, x, v, y, o, n, i, k, l);
 }}
-void k_search_{dt}(cv_ctx *c, const void *x, const void *v, int64_t *y, int64_t rows, int64_t n, int64_t m, int64_t r) {{
+void k_search_{dt}(cv_ctx *c, const void *x, const void *v, int64_t *y, int64_t rows, int64_t n, int64_t m,
+                   int64_t r) {{
   sort_{dt}_searchsorted(c, x, v, y, rows, n, m, r);
 }}
 """
@@ -80,11 +82,27 @@ def scan_source() -> str:
 #define CV_SCAN_ACC {b}
 #define CV_SCAN_OUT {c}
 #include "cuvil/scan.h"
-void k_scan_{op}_{a}_{c}(cv_ctx *ctx, const void *x, void *y, int64_t o, int64_t n, int64_t i, int64_t initial, int64_t rev) {{
+void k_scan_{op}_{a}_{c}(cv_ctx *ctx, const void *x, void *y, int64_t o, int64_t n, int64_t i, int64_t initial,
+                            int64_t rev) {{
   scan_{op}_{a}_{c}(ctx, x, y, o, n, i, initial, rev);
 }}
 """
         for op, a, b, c in SCAN_CASES
+    )
+
+
+def argreduce_source() -> str:
+    return "".join(
+        f"""
+#define CV_ARGREDUCE_NAME arg{op}_{dt}
+#define CV_ARGREDUCE_DT {dt}
+#define CV_ARGREDUCE_OP {op}
+#include "cuvil/argreduce.h"
+void k_arg{op}_{dt}(cv_ctx *c, const void *x, int64_t *y, int64_t o, int64_t n, int64_t i) {{
+  arg{op}_{dt}(c, x, y, o, n, i);
+}}
+"""
+        for op, dt in itertools.product(("max", "min"), NUMPY)
     )
 
 
@@ -148,8 +166,8 @@ void k_{cell}_{dt}(cv_ctx *c, const cv_rnn *a) {{ {cell}_{dt}(c, a); }}
 
 
 SOURCES = {
-    "sort": sort_source, "scan": scan_source, "scatter": scatter_source, "attention": attention_source,
-    "rnn": rnn_source,
+    "sort": sort_source, "scan": scan_source, "argreduce": argreduce_source, "scatter": scatter_source,
+    "attention": attention_source, "rnn": rnn_source,
 }  # fmt: skip
 
 
@@ -357,6 +375,42 @@ def test_scan_of_halves_accumulates_in_single(kernels: Kernels) -> None:
     x, y = np.ones((1, 5000, 1), np.float16), np.zeros((1, 5000, 1), np.float16)
     kernels("scan", "k_scan_add_f16_f16", x, y, 1, 5000, 1, 0, 0)
     assert y[0, -1, 0] == 5000  # 2048 if the sum itself were held in half precision
+
+
+# ---------------------------------------------------------------- argreduce
+
+
+def first_extreme(row: np.ndarray, op: str) -> int:
+    x = row.astype(np.float32) if row.dtype == NUMPY["bf16"] else row
+    return int(x.argmax() if op == "max" else x.argmin())
+
+
+@pytest.mark.parametrize("dt", NUMPY)
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("shape", [(3, 1, 1), (4, 50, 1), (2, 301, 1), (2, 9, 3), (2, 30, 41), (1, 8, 16), (0, 3, 2)])
+@pytest.mark.parametrize("special", [False, True])
+def test_argreduce(kernels: Kernels, dt: str, op: str, shape: tuple[int, int, int], special: bool) -> None:
+    x = values(np.random.default_rng(shape[1]), dt, shape, special)
+    got = np.full((shape[0], shape[2]), -1, np.int64)
+    assert kernels("argreduce", f"k_arg{op}_{dt}", x, got, *shape)[0] == 0
+    for o, i in itertools.product(range(shape[0]), range(shape[2])):
+        assert got[o, i] == first_extreme(x[o, :, i], op)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=200))
+def test_argreduce_any_float(kernels: Kernels, numbers: list[float]) -> None:
+    x = np.array(numbers, np.float32)
+    for op in ("max", "min"):
+        got = np.full(1, -1, np.int64)
+        kernels("argreduce", f"k_arg{op}_f32", x, got, 1, len(x), 1)
+        assert got[0] == first_extreme(x, op)
+
+
+def test_argreduce_of_nothing_fails(kernels: Kernels) -> None:
+    out = np.zeros(3, np.int64)
+    assert kernels("argreduce", "k_argmax_f32", np.zeros(0, np.float32), out, 3, 0, 1)[0] == 3
+    assert kernels("argreduce", "k_argmax_f32", np.zeros(0, np.float32), out, 0, 0, 1)[0] == 0
 
 
 # ---------------------------------------------------------------- take and scatter

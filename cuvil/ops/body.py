@@ -63,6 +63,7 @@ class ScalarBuilder:
     def __init__(self, inputs: Sequence[DType]) -> None:
         self.inputs = tuple(inputs)
         self.instructions: list[Instr] = []
+        self.final: Scalar | None = None
 
     def _push(self, name: str, args: Sequence[Scalar], dtype: DType, value: bool | int | float | None = None) -> Scalar:
         self.instructions.append(Instr(name, tuple(a.index for a in args), dtype, value))
@@ -86,6 +87,11 @@ class ScalarBuilder:
     def cast(self, x: Scalar, dtype: DType) -> Scalar:
         """Conversion as NUMERICS rule 5 says."""
         return x if x.dtype is dtype else self._push("cast", (x,), dtype)
+
+    def cast_result(self, x: Scalar, dtype: DType) -> Scalar:
+        """The last cast of a body whose result dtype does not follow its operands': it is not rounded to a half."""
+        self.final = self.cast(x, dtype)
+        return self.final
 
     def select(self, c: Scalar, a: Scalar, b: Scalar) -> Scalar:
         """``a`` where ``c`` else ``b``."""
@@ -125,9 +131,6 @@ class ScalarBuilder:
         return self.instr("lt", a, b)
 
 
-
-
-
 def build_program(body: Callable[..., Scalar], dtypes: Sequence[DType], params: dict[str, object]) -> ScalarProgram:
     """Run a scalar body once and return its program; halves enter as float32 and leave rounded."""
     s = ScalarBuilder(dtypes)
@@ -137,6 +140,6 @@ def build_program(body: Callable[..., Scalar], dtypes: Sequence[DType], params: 
         x = Scalar(i, d)
         args.append(s.cast(x, float32) if d.is_half else x)
     out = body(s, *args, **params)
-    if halves and out.dtype is float32:
+    if halves and out.dtype is float32 and out is not s.final:
         out = s.cast(out, next(iter(halves)))
     return ScalarProgram(s.inputs, tuple(s.instructions), out.index)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.ir.core import LocationAttr
 from functools import lru_cache
 
 from cuvil.ir.attributes import ConstantArray

@@ -61,7 +61,7 @@ class TensorOp(Operation):
     """Base of the ops made from records: operands, static parameters, one type per result."""
 
     record: ClassVar[OpRecord]
-    traits: ClassVar[OpTraits] = OpTraits(())
+    traits: ClassVar[OpTraits] = OpTraits(lambda: ())
 
     @property
     def params_attr(self) -> ParamsAttr:
@@ -177,7 +177,7 @@ class ConstantOp(Operation):
     """``cuvil.constant <[2] f32 [1.0, 2.0]> : !cuvil.tensor<[2] x f32>``"""
 
     name = "cuvil.constant"
-    traits: ClassVar[OpTraits] = OpTraits(())
+    traits: ClassVar[OpTraits] = OpTraits(lambda: ())
 
     @property
     def value(self) -> Array:
@@ -216,7 +216,7 @@ class YieldOp(Operation):
     """Ends a fusion region: the values that the kernel writes."""
 
     name = "cuvil.yield"
-    traits: ClassVar[OpTraits] = OpTraits((IsTerminator(),))
+    traits: ClassVar[OpTraits] = OpTraits(lambda: (IsTerminator(),))
 
     def print(self, printer: Printer) -> None:
         _print_operands(printer, tuple(self.operands))
@@ -234,7 +234,7 @@ class FusionOp(Operation):
     """
 
     name = "cuvil.fusion"
-    traits: ClassVar[OpTraits] = OpTraits(())
+    traits: ClassVar[OpTraits] = OpTraits(lambda: ())
 
     @property
     def params(self) -> dict[str, ParamValue]:

@@ -91,7 +91,7 @@ def scalar_dtype(value: SSAValue) -> DType:
 class KernelOp(Operation):
     """Base: operands, static parameters, at most one result, and regions without control flow between blocks."""
 
-    traits: ClassVar[OpTraits] = OpTraits(())
+    traits: ClassVar[OpTraits] = OpTraits(lambda: ())
 
     @property
     def params(self) -> dict[str, ParamValue]:

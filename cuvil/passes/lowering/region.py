@@ -83,7 +83,8 @@ def nonempty(scope: Scope, extents: Iterable[Dim]) -> None:
         if is_static(extent):
             continue
         terms = tuple(iter_terms(extent))
-        if len(terms) == 1 and all(isinstance(a, Symbol) for a, _ in terms[0][1]):
+        monomial = terms[0][0]
+        if len(terms) == 1 and monomial and all(isinstance(a, Symbol) for a, _ in monomial.factors):
             for name in free_symbols(extent):
                 scope.bound(name, 1, None)
         elif plain_symbol(extent) is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -301,8 +302,8 @@ class DiskCache:
             _WARNED_ROOTS.add(self.root)
         if first:
             _LOG.warning(
-                "The cache folder %s cannot be written (%s, %s free); compiled code is kept in a temporary folder until "
-                "this process ends. Free some space, or set CUVIL_CACHE_DIR to a folder that can be written.",
+                "The cache folder %s cannot be written (%s, %s free); compiled code is kept in a temporary folder "
+                "until this process ends. Free some space, or set CUVIL_CACHE_DIR to a folder that can be written.",
                 self.root,
                 reason.strerror,
                 _free_space(self.root),
@@ -324,6 +325,16 @@ class DiskCache:
             self._builds += 1
             # Two threads may have built the same key at once: both use the first one's folder.
             return self._private.setdefault(key, folder)
+
+
+def shared_cache() -> DiskCache:
+    """The process's cache for the folder and size limit that the environment names now."""
+    return _shared(config.cache_dir(), config.cache_limit_bytes())
+
+
+@functools.lru_cache(maxsize=8)
+def _shared(root: Path, max_bytes: int) -> DiskCache:
+    return DiskCache(root, max_bytes=max_bytes)
 
 
 class _UnwritableError(Exception):
@@ -358,7 +369,7 @@ class _Measured:
 def _check_key(key: str) -> None:
     if _KEY.fullmatch(key) is None:
         raise ArgumentError(
-            f"{key!r} is not a cache key; expected up to 200 letters, digits, '_', '-' and '.', such as content_key()'s."
+            f"{key!r} is not a cache key; expected up to 200 letters, digits, '_', '-', '.', such as content_key()'s."
         )
 
 

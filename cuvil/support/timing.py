@@ -62,9 +62,9 @@ class Stopwatch:
 
     def as_text(self) -> str:
         """One line a span: milliseconds, share of the total, and the indented name."""
-        total = self.total()
+        total = self.total() or 1.0
         return "\n".join(
-            f"{span.seconds * 1e3:10.2f} ms {span.seconds / total if total else 0.0:6.1%}  {'  ' * span.depth}{span.name}"
+            f"{span.seconds * 1e3:10.2f} ms {span.seconds / total:6.1%}  {'  ' * span.depth}{span.name}"
             for span in self.spans
         )
 

@@ -209,7 +209,8 @@ CV_INLINE cv_hf64 cvi_log_special_f64(cv_hf64 x, cv_hf64 r) {
 /* e^r - 1 for |r| <= ln2/2. */
 CV_INLINE cv_hf64 cvi_expm1_small(cv_hf64 r) {
     cv_hf64 q = CVI_P10(r, 0x1p-1, 0x1.5555555555557p-3, 0x1.5555555555558p-5, 0x1.111111110ff87p-7,
-                      0x1.6c16c16c14fd8p-10, 0x1.a01a01aca0673p-13, 0x1.a01a01adc39efp-16, 0x1.71ddffeeba07cp-19, 0x1.27e4caed84ba3p-22, 0x1.af5292008f816p-26, 0x1.1f8e70ad312ffp-29);
+                      0x1.6c16c16c14fd8p-10, 0x1.a01a01aca0673p-13, 0x1.a01a01adc39efp-16, 0x1.71ddffeeba07cp-19,
+                      0x1.27e4caed84ba3p-22, 0x1.af5292008f816p-26, 0x1.1f8e70ad312ffp-29);
     return r + (r * r) * q;
 }
 CV_INLINE cv_hf64 cvi_exp(cv_hf64 x) {
@@ -236,11 +237,12 @@ typedef struct { cv_hf64 k, f, rest; } cvi_log_parts64; /* log x = k ln2 + f - r
 CV_INLINE cvi_log_parts64 cvi_log_split64(cv_hf64 x) {
     cv_hi64 tiny = x < 0x1p-1022;
     cv_hu64 u = (cv_hu64)cvi_blend_f64(tiny, x * 0x1p52, x) + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
-    cv_hf64 k = ((cv_hf64)((u >> 52) | 0x4330000000000000) - (0x1p52 + 1023)) - (cv_hf64)(tiny & (cv_hi64)cvi_all_f64(52));
+    cv_hf64 k = (cv_hf64)((u >> 52) | 0x4330000000000000) - (0x1p52 + 1023);
+    k = k - (cv_hf64)(tiny & (cv_hi64)cvi_all_f64(52));
     cv_hf64 f = (cv_hf64)((u & 0xfffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;
     cv_hf64 s = f / (2.0 + f), z = s * s, half = 0.5 * f * f;
-    cv_hf64 p = CVI_P6(z, 0x1.555555555558fp-1, 0x1.99999999808f2p-2, 0x1.249249417ce45p-2,
-                      0x1.c71c524fcb0f3p-3, 0x1.7466343065139p-3, 0x1.39a2822d0a51p-3, 0x1.2f00118a8a753p-3);
+    cv_hf64 p = CVI_P6(z, 0x1.555555555558fp-1, 0x1.99999999808f2p-2, 0x1.249249417ce45p-2, 0x1.c71c524fcb0f3p-3,
+                      0x1.7466343065139p-3, 0x1.39a2822d0a51p-3, 0x1.2f00118a8a753p-3);
     return (cvi_log_parts64){k, f, half - s * (half + z * p)};
 }
 CV_INLINE cv_hf64 cvi_log(cv_hf64 x) {
@@ -270,22 +272,24 @@ CV_INLINE cv_hf64 cvi_log1p(cv_hf64 x) {
 /* Polynomials on [-pi/4, pi/4]. */
 CV_INLINE cv_hf64 cvi_sin_small(cv_hf64 r) {
     cv_hf64 z = r * r;
-    cv_hf64 p = CVI_P5(z, -0x1.5555555555549p-3, 0x1.111111110f85bp-7, -0x1.a01a019c0ae75p-13,
-                      0x1.71de35702bdeap-19, -0x1.ae5e5f42f8918p-26, 0x1.5d90bb4ef2f1ap-33);
+    cv_hf64 p = CVI_P5(z, -0x1.5555555555549p-3, 0x1.111111110f85bp-7, -0x1.a01a019c0ae75p-13, 0x1.71de35702bdeap-19,
+                      -0x1.ae5e5f42f8918p-26, 0x1.5d90bb4ef2f1ap-33);
     return r + (r * z) * p;
 }
 CV_INLINE cv_hf64 cvi_cos_small(cv_hf64 r) {
     cv_hf64 z = r * r;
-    cv_hf64 p = CVI_P5(z, 0x1.555555555554dp-5, -0x1.6c16c16c1549ap-10, 0x1.a01a019cf2f9cp-16,
-                      -0x1.27e4f83257d1p-22, 0x1.1eea03d26d8f2p-29, -0x1.8fb982caac51p-37), half = 0.5 * z, w = 1.0 - half;
+    cv_hf64 p = CVI_P5(z, 0x1.555555555554dp-5, -0x1.6c16c16c1549ap-10, 0x1.a01a019cf2f9cp-16, -0x1.27e4f83257d1p-22,
+                      0x1.1eea03d26d8f2p-29, -0x1.8fb982caac51p-37), half = 0.5 * z, w = 1.0 - half;
     return w + (((1.0 - w) - half) + (z * z) * p);
 }
 
 /* atan t for 0 <= t <= 1 to 2^-39: enough for one rounding to float32. */
 CV_INLINE cv_hf64 cvi_atan_unit(cv_hf64 t) {
     cv_hf64 z = t * t;
-    cv_hf64 p = CVI_P13(z, 0x1.fffffffffd0ddp-1, -0x1.5555554bcf519p-2, 0x1.9999947d8a43ap-3,
-                      -0x1.2491be76a345ap-3, 0x1.c70d016658fbap-4, -0x1.73d80614b2ff6p-4, 0x1.3821c0a3a19dbp-4, -0x1.057cf01bde058p-4, 0x1.a03fbce29e1ccp-5, -0x1.24e61785d0535p-5, 0x1.4e025e01139fbp-6, -0x1.16d35160934f1p-7, 0x1.279f50e7d8334p-9, -0x1.26731fbbe12ffp-12);
+    cv_hf64 p = CVI_P13(z, 0x1.fffffffffd0ddp-1, -0x1.5555554bcf519p-2, 0x1.9999947d8a43ap-3, -0x1.2491be76a345ap-3,
+                      0x1.c70d016658fbap-4, -0x1.73d80614b2ff6p-4, 0x1.3821c0a3a19dbp-4, -0x1.057cf01bde058p-4,
+                      0x1.a03fbce29e1ccp-5, -0x1.24e61785d0535p-5, 0x1.4e025e01139fbp-6, -0x1.16d35160934f1p-7,
+                      0x1.279f50e7d8334p-9, -0x1.26731fbbe12ffp-12);
     return t * p;
 }
 CV_INLINE cv_hf64 cvi_atan(cv_hf64 x) {
@@ -360,8 +364,10 @@ CV_INLINE cv_hf64 cvi_hypot32(cv_hf64 x, cv_hf64 y) {
 /* e^(-x^2) erfcx(|x|), erfcx(t) = p(q) / (1 + 2t) with q = (t - 3)/(t + 3) for t <= 10.2, where the result is 0. */
 CV_INLINE cv_hf64 cvi_erfc32(cv_hf64 x) {
     cv_hf64 t = cvi_ltsel_f64(cvi_all_f64(10.2), cvi_abs_f64(x)), q = (t - 3.0) / (t + 3.0);
-    cv_hf64 p = CVI_P13(q, 0x1.40c522d7ecdffp+0, -0x1.15c084c5097eap-3, -0x1.85a15d1c64e05p-5,
-                      0x1.098368c9003dep-3, -0x1.e88b72b76e922p-4, 0x1.17c9e5f365277p-4, -0x1.8577bfe325973p-6, 0x1.4bb82c15b8d43p-9, 0x1.f058d268026ccp-10, -0x1.9a10354a676cbp-11, -0x1.f6349586bf809p-14, 0x1.f64e9695e44bdp-14, 0x1.6a139a8459babp-16, -0x1.13be790916c95p-18);
+    cv_hf64 p = CVI_P13(q, 0x1.40c522d7ecdffp+0, -0x1.15c084c5097eap-3, -0x1.85a15d1c64e05p-5, 0x1.098368c9003dep-3,
+                      -0x1.e88b72b76e922p-4, 0x1.17c9e5f365277p-4, -0x1.8577bfe325973p-6, 0x1.4bb82c15b8d43p-9,
+                      0x1.f058d268026ccp-10, -0x1.9a10354a676cbp-11, -0x1.f6349586bf809p-14, 0x1.f64e9695e44bdp-14,
+                      0x1.6a139a8459babp-16, -0x1.13be790916c95p-18);
     cv_hf64 r = cvi_exp(-(t * t)) * p / (1.0 + 2.0 * t);
     return cvi_blend_f64(x < 0, 2.0 - r, r);
 }
@@ -401,9 +407,13 @@ CV_FUNC cv_vf32 cv_nextafter_f32(cv_vf32 a, cv_vf32 b) {
 CV_INLINE cv_hf64 cvi_lgamma_positive(cv_hf64 x) {
     cv_hi64 low = x < 1, mid = x < 3, shifted = x < 8;
     cv_hf64 m = cvi_blend_f64(low, x + 1.0, cvi_ltsel_f64(cvi_all_f64(3.0), x)), t = m - 2.0;
-    cv_hf64 p = CVI_P22(t, 0x1.b0ee6072093b5p-2, -0x1.9ae6509ea2122p-4, 0x1.0e0c9df2a06c7p-5,
-                      -0x1.95ce2237ce91p-7, 0x1.47974841d550ap-8, -0x1.1451231934aeep-9, 0x1.dfebd918c9458p-11, -0x1.a969d617de243p-12, 0x1.7ed5e18001316p-13, -0x1.5c9183a1a5665p-14, 0x1.404ab15568053p-15, -0x1.27a5216ec8765p-16, 0x1.1276a512f1eeep-17, -0x1.08eff2a826f77p-18, 0x1.fe131a02fc562p-20, -0x1.71dd4c0533627p-21, 0x1.245d820c925d1p-22, -0x1.84cfb5bbe4f65p-22, 0x1.c8330d846584cp-23, 0x1.0d2e99cc9a98ap-24, -0x1.926b25eb80c14p-25, -0x1.74b6a0ff31f01p-25, 0x1.9a769b2ea83eap-26);
-    cv_hf64 near = p * t * (m - 1.0);
+    cv_hf64 p = CVI_P22(t, 0x1.b0ee6072093b5p-2, -0x1.9ae6509ea2122p-4, 0x1.0e0c9df2a06c7p-5, -0x1.95ce2237ce91p-7,
+                      0x1.47974841d550ap-8, -0x1.1451231934aeep-9, 0x1.dfebd918c9458p-11, -0x1.a969d617de243p-12,
+                      0x1.7ed5e18001316p-13, -0x1.5c9183a1a5665p-14, 0x1.404ab15568053p-15, -0x1.27a5216ec8765p-16,
+                      0x1.1276a512f1eeep-17, -0x1.08eff2a826f77p-18, 0x1.fe131a02fc562p-20, -0x1.71dd4c0533627p-21,
+                      0x1.245d820c925d1p-22, -0x1.84cfb5bbe4f65p-22, 0x1.c8330d846584cp-23, 0x1.0d2e99cc9a98ap-24,
+                      -0x1.926b25eb80c14p-25, -0x1.74b6a0ff31f01p-25, 0x1.9a769b2ea83eap-26);
+    cv_hf64 near = p * t * (m - 1.0) + 0.0; /* lgamma(1) is 0, not -0 */
 
     cv_hf64 y = cvi_blend_f64(shifted, x + 5.0, x), i = 1.0 / y, z = i * i;
     cv_hf64 series = i * CVI_P5(z, 1.0 / 12, -1.0 / 360, 1.0 / 1260, -1.0 / 1680, 1.0 / 1188, -691.0 / 360360);
@@ -446,7 +456,7 @@ CVI_NARROWED1(lgamma) CVI_NARROWED1(tgamma)
 
 /* 2/pi as a binary fraction, 32 bits a word. */
 static const uint32_t cvi_two_over_pi[8] __attribute__((unused)) = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
-                      0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
+     0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
 
 /* The quadrant of x, finite with |x| >= 2^27, and what is left of it in radians. */
 CV_FUNC int32_t cvi_reduce_large(float x, double *r) {
@@ -554,7 +564,7 @@ CVI_NARROWED2(fmod)
         r = cvi_blend_##dt(m == 0, cvi_copysign_##dt(m, b), r);                                                        \
         return cvi_blend_##dt(b == 0, m, r);                                                                           \
     }                                                                                                                  \
-    CV_INLINE cvi_p##dt cvi_floordiv_of_##dt(cvi_p##dt a, cvi_p##dt b, cvi_p##dt m) {                                    \
+    CV_INLINE cvi_p##dt cvi_floordiv_of_##dt(cvi_p##dt a, cvi_p##dt b, cvi_p##dt m) {                                  \
         cvi_p##dt d = (a - m) / b;                                                                                     \
         d = cvi_blend_##dt((m != 0) & ((b < 0) ^ (m < 0)), d - 1, d);                                                  \
         cvi_p##dt f = cvi_floor_##dt(d);                                                                               \
@@ -690,7 +700,7 @@ CVI_PAIRWISE(tanh)
         for (int l = 0; l < CV_LANES; l++) x[l] = __builtin_##name(x[l], y[l]);    \
         return cv_load_f64(x);                                                     \
     }
-CVI_LIBM1(sin) CVI_LIBM1(cos) CVI_LIBM1(tan) CVI_LIBM1(asin) CVI_LIBM1(acos) CVI_LIBM1(atan)
+CVI_LIBM1(tan) CVI_LIBM1(asin) CVI_LIBM1(acos) CVI_LIBM1(atan)
 CVI_LIBM1(sinh) CVI_LIBM1(cosh) CVI_LIBM1(asinh) CVI_LIBM1(acosh) CVI_LIBM1(atanh)
 CVI_LIBM1(erf) CVI_LIBM1(erfc) CVI_LIBM1(tgamma)
 CVI_LIBM2(pow) CVI_LIBM2(atan2) CVI_LIBM2(hypot) CVI_LIBM2(nextafter) CVI_LIBM2(fmod)
@@ -712,5 +722,29 @@ CV_FUNC cv_vf64 cv_floordiv_f64(cv_vf64 a, cv_vf64 b) {
     cv_vf64 m = cv_fmod_f64(a, b);
     return (cv_vf64){cvi_floordiv_of_f64(a.lo, b.lo, m.lo), cvi_floordiv_of_f64(a.hi, b.hi, m.hi)};
 }
+
+/* pi/2 in parts of 33, 33 and 53 bits, the first two exact times n for |x| < 2^20. */
+CV_INLINE cv_hf64 cvi_sin_cos64(cv_hf64 x, int64_t quadrants) {
+    cv_hf64 shifted = x * 0x1.45f306dc9c883p-1 + 0x1.8p52, n = shifted - 0x1.8p52;
+    cv_hi64 quadrant = (cv_hi64)shifted + quadrants;
+    cv_hf64 r = (x - n * 0x1.921fb54400000p+0) - n * 0x1.0b4611a600000p-34;
+    r = r - n * 0x1.3198a2e037073p-69;
+    cv_hf64 y = cvi_blend_f64((quadrant & 1) != 0, cvi_cos_small(r), cvi_sin_small(r));
+    y = (cv_hf64)((cv_hi64)y ^ ((quadrant << 62) & INT64_MIN));
+    return quadrants ? y : CVI_KEEP_ZERO(f64, x, y);
+}
+#define CVI_SIN_COS64(name, quadrants)                                                                             \
+    CV_FUNC cv_vf64 cv_##name##_f64(cv_vf64 a) {                                                                   \
+        cv_hi64 large = (cvi_abs_f64(a.lo) >= 0x1p20) | (cvi_abs_f64(a.hi) >= 0x1p20);                             \
+        if (__builtin_expect(CVI_ANY_i64(large), 0)) {                                                             \
+            double x[CV_LANES];                                                                                    \
+            cv_store_f64(x, a);                                                                                    \
+            for (int l = 0; l < CV_LANES; l++) x[l] = __builtin_##name(x[l]);                                      \
+            return cv_load_f64(x);                                                                                 \
+        }                                                                                                          \
+        return (cv_vf64){cvi_sin_cos64(a.lo, quadrants), cvi_sin_cos64(a.hi, quadrants)};                          \
+    }
+CVI_SIN_COS64(sin, 0)
+CVI_SIN_COS64(cos, 1)
 
 #endif

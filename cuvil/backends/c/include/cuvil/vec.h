@@ -712,8 +712,34 @@ CVI_PART_512(u16, uint16_t, __builtin_ia32_loaddquhi256_mask, __builtin_ia32_sto
 CVI_PART_512(i8, int8_t, __builtin_ia32_loaddquqi128_mask, __builtin_ia32_storedquqi128_mask, cvi_v16qi, char)
 CVI_PART_512(u8, uint8_t, __builtin_ia32_loaddquqi128_mask, __builtin_ia32_storedquqi128_mask, cvi_v16qi, char)
 CVI_PART_512_PAIR(f64, double, __builtin_ia32_loadupd512_mask, __builtin_ia32_storeupd512_mask, cv_hf64, double)
-CVI_PART_512_PAIR(i64, int64_t, __builtin_ia32_loaddqudi512_mask, __builtin_ia32_storedqudi512_mask, cvi_v8di, long long)
-CVI_PART_512_PAIR(u64, uint64_t, __builtin_ia32_loaddqudi512_mask, __builtin_ia32_storedqudi512_mask, cvi_v8di, long long)
+CVI_PART_512_PAIR(i64, int64_t, __builtin_ia32_loaddqudi512_mask, __builtin_ia32_storedqudi512_mask, cvi_v8di,
+                  long long)
+CVI_PART_512_PAIR(u64, uint64_t, __builtin_ia32_loaddqudi512_mask, __builtin_ia32_storedqudi512_mask, cvi_v8di,
+                  long long)
+#elif CVI_GCC_AVX2
+#define CVI_PART_256(dt, T, LOAD, STORE, V)                                                                      \
+    CV_INLINE cv_v##dt cv_load_part_##dt(const T *p, int64_t n) {                                                \
+        return (cv_v##dt)LOAD((const V *)p, cv_tail_mask(n));                                                    \
+    }                                                                                                            \
+    CV_INLINE void cv_store_part_##dt(T *p, cv_v##dt v, int64_t n) { STORE((V *)p, cv_tail_mask(n), (V)v); }
+#define CVI_PART_256_PAIR(dt, T, LOAD, STORE, V)                                                                 \
+    CV_INLINE cv_v##dt cv_load_part_##dt(const T *p, int64_t n) {                                                \
+        cv_vi64 m = cvi_widen_i32(cv_tail_mask(n));                                                              \
+        return (cv_v##dt){(cv_h##dt)LOAD((const V *)p, (cvi_v4di)m.lo),                                          \
+                          (cv_h##dt)LOAD((const V *)(p + 4), (cvi_v4di)m.hi)};                                   \
+    }                                                                                                            \
+    CV_INLINE void cv_store_part_##dt(T *p, cv_v##dt v, int64_t n) {                                             \
+        cv_vi64 m = cvi_widen_i32(cv_tail_mask(n));                                                              \
+        STORE((V *)p, (cvi_v4di)m.lo, (V)v.lo);                                                                  \
+        STORE((V *)(p + 4), (cvi_v4di)m.hi, (V)v.hi);                                                            \
+    }
+CVI_PART_256(f32, float, __builtin_ia32_maskloadps256, __builtin_ia32_maskstoreps256, cv_vf32)
+CVI_PART_256(i32, int32_t, __builtin_ia32_maskloadd256, __builtin_ia32_maskstored256, cv_vi32)
+CVI_PART_256(u32, uint32_t, __builtin_ia32_maskloadd256, __builtin_ia32_maskstored256, cv_vi32)
+CVI_PART_256_PAIR(f64, double, __builtin_ia32_maskloadpd256, __builtin_ia32_maskstorepd256, cv_hf64)
+CVI_PART_256_PAIR(i64, int64_t, __builtin_ia32_maskloadq256, __builtin_ia32_maskstoreq256, cvi_v4di)
+CVI_PART_256_PAIR(u64, uint64_t, __builtin_ia32_maskloadq256, __builtin_ia32_maskstoreq256, cvi_v4di)
+CVI_PART(i8, int8_t, FLAT) CVI_PART(u8, uint8_t, FLAT) CVI_PART(i16, int16_t, FLAT) CVI_PART(u16, uint16_t, FLAT)
 #else
 CVI_NUMERIC(CVI_PART)
 #endif
@@ -785,7 +811,8 @@ CVI_STORED(CVI_STRIDED_STORED)
         CVI_FOLD_##cls(dt, F, r)                             \
         return r[0];                                         \
     }
-#define CVI_HORIZONTAL_SUM(dt, T, cls) CVI_HORIZONTAL(hsum, CVI_ADD, dt, T, cls) CVI_HORIZONTAL(hprod, CVI_MUL, dt, T, cls)
+#define CVI_HORIZONTAL_SUM(dt, T, cls) \
+    CVI_HORIZONTAL(hsum, CVI_ADD, dt, T, cls) CVI_HORIZONTAL(hprod, CVI_MUL, dt, T, cls)
 #define CVI_HORIZONTAL_FLOAT(dt, T, cls) \
     CVI_HORIZONTAL(hmax, cvi_nanmax_##dt, dt, T, cls) CVI_HORIZONTAL(hmin, cvi_nanmin_##dt, dt, T, cls)
 #define CVI_HORIZONTAL_INT(dt, T, cls) \

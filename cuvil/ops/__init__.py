@@ -1,10 +1,12 @@
 """The op records. Importing this package fills the registry."""
 
 from cuvil.ops import (
+    activations,
     attention,
     composite,
     contraction,
     convolution,
+    creation,
     einsum,
     elementwise,
     interpolation,
@@ -17,10 +19,12 @@ from cuvil.ops import (
 )
 
 __all__ = [
+    "activations",
     "attention",
     "composite",
     "contraction",
     "convolution",
+    "creation",
     "einsum",
     "elementwise",
     "interpolation",

@@ -10,7 +10,7 @@ import cuvil.ops  # noqa: F401
 from cuvil.dtypes import DType, bfloat16, bool_, float32, int64
 from cuvil.ops.record import Aval
 from cuvil.support.errors import ShapeError
-from cuvil.symbolic import Dim, symbol
+from cuvil.symbolic import Dim, Scope, Truth, symbol
 
 from .record_checks import check_symbolic_decomposition
 
@@ -98,3 +98,13 @@ def test_channels_that_no_one_can_split() -> None:
 def test_one_einsum_is_one_matmul() -> None:
     built = check_symbolic_decomposition("einsum", [x(B, S, 8), x(B, 8, T)], {"equation": "bsd,bdt->bst"})
     assert built.emitted == ["matmul"]
+
+
+@pytest.mark.parametrize("name", ["max_pool", "avg_pool"])
+def test_ceil_mode_needs_no_guard(name: str) -> None:
+    params = {**POOL, "ceil_mode": True}
+    built = check_symbolic_decomposition(name, [x(B, C, H + 1, W)], params)
+    scope = Scope()
+    assert built.obligations
+    for o in built.obligations:
+        assert scope.prove(o.relation, o.left, o.right) is Truth.YES, o

@@ -48,6 +48,8 @@ typedef struct cv_rnn {
 #define CV_RNN_GATE_BYTES (512 * 1024)
 /* Rows of a register block. */
 #define CV_RNN_ROWS 4
+/* Depth of a piece of a panel that stays in the first-level cache while all rows pass over it. */
+#define CV_RNN_DEPTH 96
 
 #endif /* CUVIL_RNN_H */
 
@@ -99,16 +101,27 @@ typedef struct CV_RNN_FN_(_job) {
   CV_RNN_T_ *gates; /* [count][batch][width] */
   CV_RNN_T_ *h[2];  /* [batch][room], by turns */
   CV_RNN_T_ *c;     /* [batch][room] */
+  CV_RNN_T_ *share; /* gru: [batch][width], the recurrent share of the gates */
   int64_t step;     /* the step of a parallel region over panels */
 } CV_RNN_FN_(_job);
 
-/* rows x depth times a panel, added to c; the panel is CV_RNN_WIDTH_ wide. */
-CV_INLINE void CV_RNN_FN_(_product)(int mr, const CV_RNN_T_ *a, int64_t a_row, const CV_RNN_T_ *b, CV_RNN_T_ *c,
-                                    int64_t c_row, int64_t depth) {
-  for (int j = 0; j < CV_RNN_WIDTH_; j += CV_PANEL_NV * CV_RNN_PART_) {
-    int parts = (CV_RNN_WIDTH_ - j) / CV_RNN_PART_;
-    CV_RNN_OP_(cv_panel_)(mr, parts < CV_PANEL_NV ? parts : CV_PANEL_NV, a, a_row, 1, b + j, CV_RNN_WIDTH_, c + j,
-                          c_row, depth);
+/* a [rows, depth] times a panel [depth, CV_RNN_WIDTH_], added to c. */
+static __attribute__((unused)) void CV_RNN_FN_(_product)(int64_t rows, const CV_RNN_T_ *a, int64_t a_row,
+                                                         const CV_RNN_T_ *b, CV_RNN_T_ *c, int64_t c_row,
+                                                         int64_t depth) {
+  int64_t piece = rows > CV_RNN_ROWS ? CV_RNN_DEPTH : depth;
+  for (int64_t k = 0; k < depth; k += piece) {
+    int64_t length = depth - k < piece ? depth - k : piece;
+    for (int j = 0; j < CV_RNN_WIDTH_; j += CV_PANEL_NV * CV_RNN_PART_) {
+      int parts = (CV_RNN_WIDTH_ - j) / CV_RNN_PART_;
+      parts = parts < CV_PANEL_NV ? parts : CV_PANEL_NV;
+      for (int64_t r = 0; r < rows;) {
+        int mr = rows - r >= CV_RNN_ROWS ? CV_RNN_ROWS : 1;
+        CV_RNN_OP_(cv_panel_)(mr, parts, a + r * a_row + k, a_row, 1, b + k * CV_RNN_WIDTH_ + j, CV_RNN_WIDTH_,
+                              c + r * c_row + j, c_row, length);
+        r += mr;
+      }
+    }
   }
 }
 
@@ -123,21 +136,16 @@ static __attribute__((unused)) void CV_RNN_FN_(_project)(void *arg, int64_t begi
   (void)worker;
   for (int64_t p = begin; p < end; p++) {
     const CV_RNN_T_ *b_ih = CV_RNN_FN_(_panel)(job, p, input + hidden), *b_hh = b_ih + CV_RNN_WIDTH_;
-    for (int64_t r = 0; r < rows;) {
-      int mr = rows - r >= CV_RNN_ROWS ? CV_RNN_ROWS : 1;
-      CV_RNN_T_ *gates = job->gates + r * job->width + p * CV_RNN_WIDTH_;
-      for (int i = 0; i < mr; i++) {
-        for (int g = 0; g < CV_RNN_GATES_; g++) {
-          CV_RNN_V_ b = CV_RNN_OP_(cv_load_)(b_ih + g * CV_LANES);
-          /* The candidate gate of a GRU multiplies the recurrent share, bias included, before it is added. */
-          if (CV_RNN_GATES_ == 4 || g < 2) b = CV_RNN_OP_(cv_add_)(b, CV_RNN_OP_(cv_load_)(b_hh + g * CV_LANES));
-          CV_RNN_OP_(cv_store_)(gates + i * job->width + g * CV_LANES, b);
-        }
+    CV_RNN_T_ *gates = job->gates + p * CV_RNN_WIDTH_;
+    for (int64_t r = 0; r < rows; r++) {
+      for (int g = 0; g < CV_RNN_GATES_; g++) {
+        CV_RNN_V_ b = CV_RNN_OP_(cv_load_)(b_ih + g * CV_LANES);
+        /* The candidate gate of a GRU multiplies the recurrent share, bias included, before it is added. */
+        if (CV_RNN_GATES_ == 4 || g < 2) b = CV_RNN_OP_(cv_add_)(b, CV_RNN_OP_(cv_load_)(b_hh + g * CV_LANES));
+        CV_RNN_OP_(cv_store_)(gates + r * job->width + g * CV_LANES, b);
       }
-      CV_RNN_FN_(_product)(mr, job->x + r * job->x_row, job->x_row, CV_RNN_FN_(_panel)(job, p, 0), gates, job->width,
-                           input);
-      r += mr;
     }
+    CV_RNN_FN_(_product)(rows, job->x, job->x_row, CV_RNN_FN_(_panel)(job, p, 0), gates, job->width, input);
   }
 }
 
@@ -156,23 +164,21 @@ static __attribute__((unused)) void CV_RNN_FN_(_advance)(const CV_RNN_FN_(_job) 
   for (int64_t p = p0; p < p1; p++) {
     const CV_RNN_T_ *w = CV_RNN_FN_(_panel)(job, p, a->input);
     int64_t u = p * CV_LANES, units = a->hidden - u < CV_LANES ? a->hidden - u : CV_LANES;
-    for (int64_t n = n0; n < n1;) {
-      int mr = n1 - n >= CV_RNN_ROWS ? CV_RNN_ROWS : 1;
-      CV_RNN_T_ *gates = job->gates + ((s - job->first) * a->batch + n) * job->width + p * CV_RNN_WIDTH_;
+    CV_RNN_T_ *gates = job->gates + (s - job->first) * a->batch * job->width + p * CV_RNN_WIDTH_;
 #if CV_RNN_GATES_ == 4
-      CV_RNN_FN_(_product)(mr, before + n * room, room, w, gates, job->width, a->hidden);
+    CV_RNN_FN_(_product)(n1 - n0, before + n0 * room, room, w, gates + n0 * job->width, job->width, a->hidden);
 #else
-      CV_RNN_T_ share[CV_RNN_ROWS * CV_RNN_WIDTH_] __attribute__((aligned(64)));
-      const CV_RNN_T_ *b_hh = CV_RNN_FN_(_panel)(job, p, a->input + a->hidden + 1);
-      for (int i = 0; i < mr; i++) {
-        memset(share + i * CV_RNN_WIDTH_, 0, 2 * CV_LANES * sizeof *share);
-        memcpy(share + i * CV_RNN_WIDTH_ + 2 * CV_LANES, b_hh + 2 * CV_LANES, CV_LANES * sizeof *share);
-      }
-      CV_RNN_FN_(_product)(mr, before + n * room, room, w, share, CV_RNN_WIDTH_, a->hidden);
+    CV_RNN_T_ *shares = job->share + p * CV_RNN_WIDTH_;
+    const CV_RNN_T_ *b_hh = CV_RNN_FN_(_panel)(job, p, a->input + a->hidden + 1);
+    for (int64_t n = n0; n < n1; n++) {
+      memset(shares + n * job->width, 0, 2 * CV_LANES * sizeof *shares);
+      memcpy(shares + n * job->width + 2 * CV_LANES, b_hh + 2 * CV_LANES, CV_LANES * sizeof *shares);
+    }
+    CV_RNN_FN_(_product)(n1 - n0, before + n0 * room, room, w, shares + n0 * job->width, job->width, a->hidden);
 #endif
-      for (int i = 0; i < mr; i++) {
-        const CV_RNN_T_ *gate = gates + i * job->width;
-        int64_t at = (n + i) * room + u;
+    for (int64_t n = n0; n < n1; n++) {
+        const CV_RNN_T_ *gate = gates + n * job->width;
+        int64_t at = n * room + u;
         CV_RNN_V_ h;
 #if CV_RNN_GATES_ == 4
         CV_RNN_V_ in = CV_RNN_FN_(_sigmoid)(CV_RNN_OP_(cv_load_)(gate));
@@ -184,7 +190,7 @@ static __attribute__((unused)) void CV_RNN_FN_(_advance)(const CV_RNN_FN_(_job) 
         CV_RNN_OP_(cv_store_)(job->c + at, c);
         h = CV_RNN_OP_(cv_mul_)(out, CV_RNN_OP_(cv_tanh_)(c));
 #else
-        const CV_RNN_T_ *rec = share + i * CV_RNN_WIDTH_;
+        const CV_RNN_T_ *rec = shares + n * job->width;
         CV_RNN_V_ reset = CV_RNN_FN_(_sigmoid)(CV_RNN_OP_(cv_add_)(CV_RNN_OP_(cv_load_)(gate), CV_RNN_OP_(cv_load_)(rec)));
         CV_RNN_V_ update = CV_RNN_FN_(_sigmoid)(
             CV_RNN_OP_(cv_add_)(CV_RNN_OP_(cv_load_)(gate + CV_LANES), CV_RNN_OP_(cv_load_)(rec + CV_LANES)));
@@ -198,9 +204,7 @@ static __attribute__((unused)) void CV_RNN_FN_(_advance)(const CV_RNN_FN_(_job) 
         CV_RNN_OP_(cv_store_)(after + at, h);
         if (a->y)
           CV_RNN_OP_(cv_store_part_)
-        ((CV_RNN_T_ *)a->y + t * a->y_stride[0] + (n + i) * a->y_stride[1] + u, h, units);
-      }
-      n += mr;
+        ((CV_RNN_T_ *)a->y + t * a->y_stride[0] + n * a->y_stride[1] + u, h, units);
     }
   }
 }
@@ -234,13 +238,15 @@ static __attribute__((unused)) void CV_RNN_NAME(cv_ctx *ctx, const cv_rnn *a) {
   /* Rows of x are used where they lie if one stride leads through a whole piece. */
   int forward_rows = !a->reverse && (batch == 1 || a->x_stride[0] == batch * a->x_stride[1]);
   int64_t state = batch * job.room, copied = forward_rows ? 0 : piece * batch * input;
+  int64_t shared = CV_RNN_GATES_ == 4 ? 0 : batch * job.width;
   job.gates = (CV_RNN_T_ *)cv_scratch_shared(
-      ctx, (size_t)(piece * batch * job.width + 3 * state + copied) * sizeof(CV_RNN_T_));
+      ctx, (size_t)(piece * batch * job.width + 3 * state + shared + copied) * sizeof(CV_RNN_T_));
   if (!job.gates) return;
   job.h[0] = job.gates + piece * batch * job.width;
   job.h[1] = job.h[0] + state;
   job.c = job.h[1] + state;
-  CV_RNN_T_ *rows = job.c + state;
+  job.share = job.c + state;
+  CV_RNN_T_ *rows = job.share + shared;
   memset(job.h[0], 0, (size_t)(3 * state) * sizeof(CV_RNN_T_));
   for (int64_t n = 0; n < batch; n++) {
     if (a->h0) memcpy(job.h[0] + n * job.room, (const CV_RNN_T_ *)a->h0 + n * hidden, (size_t)hidden * sizeof *rows);

@@ -19,6 +19,7 @@
  */
 #include "cuvil/element.h"
 #include "cuvil/runtime.h"
+#include "cuvil/vec.h"
 
 #ifndef CUVIL_SORT_H
 #define CUVIL_SORT_H
@@ -38,17 +39,16 @@ CV_ELEM_INLINE uint32_t cv_sort_key_i16(const int16_t *p) { return (uint16_t)(*p
 CV_ELEM_INLINE uint32_t cv_sort_key_i32(const int32_t *p) { return (uint32_t)*p ^ 0x80000000u; }
 CV_ELEM_INLINE uint64_t cv_sort_key_i64(const int64_t *p) { return (uint64_t)*p ^ 0x8000000000000000u; }
 
-#define CV_SORT_FLOAT_KEY_(dt, elem, word, bits, inf)                                \
-  CV_ELEM_INLINE word cv_sort_key_##dt(const elem *p) {                              \
-    word u, top = (word)1 << (bits - 1), ones = (word)(top | (top - 1));             \
-    memcpy(&u, p, bits / 8);                                                         \
-    word mag = u & (top - 1);                                                        \
-    if (mag > (inf)) return ones;                                                    \
-    if (mag == 0) return top; /* -0.0 is equal to 0.0 */                             \
-    return (u & top) ? (word)(~u & ones) : (u | top);                                \
+#define CV_SORT_FLOAT_KEY_(dt, elem, word, sword, bits, inf)                                 \
+  CV_ELEM_INLINE word cv_sort_key_##dt(const elem *p) {                                      \
+    elem v = *p + 0; /* -0.0 + 0 is 0.0 */                                                   \
+    word u, top = (word)1 << (bits - 1);                                                     \
+    memcpy(&u, &v, bits / 8);                                                                \
+    word nan = (u & ~top) > (inf) ? ~(word)0 : 0;                                            \
+    return (u ^ ((word)((sword)u >> (bits - 1)) | top)) | nan;                               \
   }
-CV_SORT_FLOAT_KEY_(f32, float, uint32_t, 32, 0x7f800000u)
-CV_SORT_FLOAT_KEY_(f64, double, uint64_t, 64, 0x7ff0000000000000u)
+CV_SORT_FLOAT_KEY_(f32, float, uint32_t, int32_t, 32, 0x7f800000u)
+CV_SORT_FLOAT_KEY_(f64, double, uint64_t, int64_t, 64, 0x7ff0000000000000u)
 #undef CV_SORT_FLOAT_KEY_
 
 #define CV_SORT_HALF_KEY_(dt, inf)                                                   \
@@ -61,6 +61,21 @@ CV_SORT_FLOAT_KEY_(f64, double, uint64_t, 64, 0x7ff0000000000000u)
 CV_SORT_HALF_KEY_(f16, 0x7c00u)
 CV_SORT_HALF_KEY_(bf16, 0x7f80u)
 #undef CV_SORT_HALF_KEY_
+
+/* The dtype that vectors of elements are compared in: bool as its bytes. */
+#define CV_SORT_MEM_bool u8
+#define CV_SORT_MEM_i8 i8
+#define CV_SORT_MEM_i16 i16
+#define CV_SORT_MEM_i32 i32
+#define CV_SORT_MEM_i64 i64
+#define CV_SORT_MEM_u8 u8
+#define CV_SORT_MEM_u16 u16
+#define CV_SORT_MEM_u32 u32
+#define CV_SORT_MEM_u64 u64
+#define CV_SORT_MEM_f16 f16
+#define CV_SORT_MEM_bf16 bf16
+#define CV_SORT_MEM_f32 f32
+#define CV_SORT_MEM_f64 f64
 
 enum { CV_SORT_ASCENDING = 0, CV_SORT_DESCENDING = 1, CV_SORT_LARGEST = 2 };
 
@@ -145,6 +160,10 @@ typedef struct cv_sort_job {
 
 #define CV_SORT_FN_(suffix) CV_ELEM_PASTE(CV_SORT_NAME, suffix)
 #define CV_SORT_ELEM_ CV_ELEM_PASTE(cv_elem_, CV_SORT_DT)
+#define CV_SORT_M_ CV_ELEM_PASTE(CV_SORT_MEM_, CV_SORT_DT)
+#define CV_SORT_R_ CV_ELEM_REG(CV_SORT_M_)
+#define CV_SORT_V_ CV_ELEM_PASTE(cv_v, CV_SORT_R_)
+#define CV_SORT_ON_(stem) CV_ELEM_PASTE(stem, CV_SORT_R_)
 #define CV_SORT_KEY_ CV_ELEM_PASTE(cv_sort_key_, CV_SORT_DT)
 #define CV_SORT_BITS_ (8 * (int)sizeof(CV_SORT_ELEM_))
 #define CV_SORT_WIDE_                                                                                     \
@@ -175,6 +194,22 @@ static __attribute__((unused)) void CV_SORT_FN_(_emit)(const cv_sort_job *job, i
     if (values) values[i * job->inner] = x[pos * job->inner];
     if (indices) indices[i * job->inner] = pos;
   }
+}
+
+/* The first i >= from where a whole vector of contiguous elements may hold one that beats bar, or the tail. */
+CV_ELEM_INLINE int64_t CV_SORT_FN_(_skip)(const CV_SORT_ELEM_ *x, int64_t from, int64_t n, const CV_SORT_ELEM_ *bar,
+                                          int order) {
+  CV_SORT_V_ limit = CV_SORT_ON_(cv_splat_)(CV_ELEM_PASTE(cv_elem_get_, CV_SORT_M_)(bar));
+  for (; from + CV_LANES <= n; from += CV_LANES) {
+    CV_SORT_V_ v = CV_ELEM_PASTE(cv_load_, CV_SORT_M_)(x + from);
+    cv_vbool better = order == CV_SORT_ASCENDING ? CV_SORT_ON_(cv_lt_)(v, limit) : CV_SORT_ON_(cv_gt_)(v, limit);
+#if CV_ELEM_IS_FLOAT(CV_SORT_DT)
+    /* NaN beats everything or is beaten by everything: let the keys tell. */
+    better |= CV_SORT_ON_(cv_ne_)(v, v) | CV_SORT_ON_(cv_ne_)(limit, limit);
+#endif
+    if (cv_hor(better)) break;
+  }
+  return from;
 }
 
 /* Whole rows [begin, end): k == n elements are wanted. */
@@ -216,9 +251,16 @@ static __attribute__((unused)) void CV_SORT_FN_(_best_rows)(void *arg, int64_t b
     int64_t used = 0;
     uint64_t bar = ~(uint64_t)0; /* keys >= bar are out, once there is a bar */
     int barred = 0;
+    int64_t candidate = 0;              /* the next i that may beat the bar */
+    const CV_SORT_ELEM_ *limit = NULL;  /* the element whose key is the bar */
     if (paired) {
       cv_sort_pair *a = (cv_sort_pair *)room, *b = a + capacity;
       for (int64_t i = 0; i < n; i++) {
+        if (barred && inner == 1 && i >= candidate) {
+          i = CV_SORT_FN_(_skip)(x, i, n, limit, job->order);
+          if (i == n) break;
+          candidate = i + CV_LANES;
+        }
         uint64_t key = CV_SORT_FN_(_key)(x + i * inner, job->order);
         if (barred && key >= bar) continue;
         a[used++] = (cv_sort_pair){key, (uint64_t)i};
@@ -228,6 +270,7 @@ static __attribute__((unused)) void CV_SORT_FN_(_best_rows)(void *arg, int64_t b
           a = s;
           used = k;
           bar = a[k - 1].key;
+          limit = x + (int64_t)a[k - 1].pos * inner;
           barred = 1;
         }
       }
@@ -235,6 +278,11 @@ static __attribute__((unused)) void CV_SORT_FN_(_best_rows)(void *arg, int64_t b
     } else {
       uint64_t *a = (uint64_t *)room, *b = a + capacity;
       for (int64_t i = 0; i < n; i++) {
+        if (barred && inner == 1 && i >= candidate) {
+          i = CV_SORT_FN_(_skip)(x, i, n, limit, job->order);
+          if (i == n) break;
+          candidate = i + CV_LANES;
+        }
         uint64_t key = CV_SORT_FN_(_key)(x + i * inner, job->order);
         if (barred && key >= bar) continue;
         a[used++] = key << 32 | (uint64_t)i;
@@ -244,6 +292,7 @@ static __attribute__((unused)) void CV_SORT_FN_(_best_rows)(void *arg, int64_t b
           a = s;
           used = k;
           bar = a[k - 1] >> 32;
+          limit = x + (int64_t)(a[k - 1] & 0xffffffffu) * inner;
           barred = 1;
         }
       }
@@ -315,6 +364,10 @@ static __attribute__((unused)) void CV_SORT_FN_(_searchsorted)(cv_ctx *ctx, cons
 
 #undef CV_SORT_FN_
 #undef CV_SORT_ELEM_
+#undef CV_SORT_M_
+#undef CV_SORT_R_
+#undef CV_SORT_V_
+#undef CV_SORT_ON_
 #undef CV_SORT_KEY_
 #undef CV_SORT_BITS_
 #undef CV_SORT_WIDE_

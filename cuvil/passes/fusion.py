@@ -28,7 +28,8 @@ MAX_INPUTS = 40
 
 _VIEWS = frozenset({"transpose", "slice", "broadcast_to", "reshape", "flip", "window"})
 #: Contractions whose results can go through an epilogue before they are stored.
-ANCHORS = frozenset({"matmul", "conv", "attention"})
+ANCHORS = frozenset({"matmul", "conv"})
+_WHOLE = frozenset({"library", "attention"})
 #: Operands that may be strided views, by anchor; every other operand is contiguous.
 _STRIDED = {"matmul": (0, 1), "conv": (), "attention": (0, 1, 2, 3)}
 
@@ -88,6 +89,8 @@ class Fusion:
     def _place(self, op: TensorOp) -> None:
         body = op.record.body
         name = op.record.name
+        if name == "transpose" and self._stores_transposed(op):
+            return
         if name in _VIEWS or isinstance(body, IndexBody) or (isinstance(body, Opaque) and body.kernel == "dim_value"):
             return  # copied into each reader
         if isinstance(body, ScalarBody):
@@ -101,7 +104,7 @@ class Fusion:
                 self._ready_data(op.operands[0])
             self._start(op, "loop", aval_of(op.results[0]).shape)
         elif isinstance(body, Opaque):
-            kind = body.kernel if body.kernel in ANCHORS else "library"
+            kind = body.kernel if body.kernel in ANCHORS or body.kernel == "attention" else "library"
             strided = _STRIDED.get(kind, ())
             for k, o in enumerate(op.operands):
                 if k in strided and self._is_strided(o):
@@ -111,6 +114,15 @@ class Fusion:
             self._start(op, kind, aval_of(op.results[0]).shape)
         else:
             raise PassError(f"{op.name} must be decomposed before fusion")
+
+    def _stores_transposed(self, op: TensorOp) -> bool:
+        """Whether a transpose went into the attention before it, which stores its result with any strides."""
+        source = op.operands[0]
+        g = self.group_of(source.owner) if isinstance(source.owner, Operation) else None
+        if g is None or g.kind != "attention" or len(g.ops) != 1 or source.uses.get_length() != 1:
+            return False
+        self._add(g, op, ())
+        return True
 
     def _start(self, op: TensorOp, kind: str, full: Shape, reduced: frozenset[int] | None = None) -> Group:
         g = Group(len(self.groups), kind, full, reduced)
@@ -190,7 +202,7 @@ class Fusion:
             value = owner.operands[0]
 
     def _joinable(self, op: TensorOp, g: Group, shape: Shape) -> bool:
-        if g.kind == "library" or len(g.ops) >= MAX_OPS or self._input_count(g) >= MAX_INPUTS:
+        if g.kind in _WHOLE or len(g.ops) >= MAX_OPS or self._input_count(g) >= MAX_INPUTS:
             return False
         axes = self._result_axes(g, shape)
         if axes is None:

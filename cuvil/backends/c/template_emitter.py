@@ -62,11 +62,12 @@ class TemplateText:
         w.close("};")
         w.line()
 
-    def unpack(self, source: str) -> None:
+    def unpack(self, source: str, *, with_ctx: bool = True) -> None:
         """Local names for everything in the environment."""
         w = self.w
         w.line(f"const struct {self.name}_env *const env = {source};")
-        w.line("cv_ctx *const ctx = env->ctx; (void)ctx;")
+        if with_ctx:
+            w.line("cv_ctx *const ctx = env->ctx; (void)ctx;")
         outputs = set(self.func.params["outputs"])
         for k, arg in enumerate(self.func.body.args):
             name = self.buffers[arg]
@@ -83,7 +84,7 @@ class TemplateText:
         fields += [f"dim[{k}]" for k in range(len(self.func.params["dims"]))]
         w.line("(void)dim;")
         w.line(f"const struct {self.name}_env environment = {{ {', '.join(fields)} }};")
-        self.unpack("&environment")
+        self.unpack("&environment", with_ctx=False)
 
     def store_hook(self, signature: str, acc: str, vector: str) -> None:
         """The epilogue region as a function of the accumulated vector ``acc``."""

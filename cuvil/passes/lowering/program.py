@@ -20,6 +20,7 @@ from cuvil.ir.kernel import (
     buffer_aval,
 )
 from cuvil.ir.kernel_program import KernelProgram
+import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.templates import lower_template
 from cuvil.passes.memory import plan_memory

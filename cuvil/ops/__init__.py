@@ -14,6 +14,7 @@ from cuvil.ops import (
     normalization,
     pooling,
     recurrent,
+    reduction,
     reshaping,
     windows,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "normalization",
     "pooling",
     "recurrent",
+    "reduction",
     "reshaping",
     "windows",
 ]

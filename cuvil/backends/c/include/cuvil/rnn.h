@@ -94,7 +94,7 @@ static __attribute__((unused)) void CV_RNN_FN_(_pack)(const CV_RNN_T_ *w_ih, con
 
 typedef struct CV_RNN_FN_(_job) {
   const cv_rnn *a;
-  int64_t panels, room, width; /* panels of hidden units; hidden rounded up; elements of one row of gates */
+  int64_t panels, room, width; /* panels of hidden units; elements of one row of h or c, and of gates */
   int64_t first, count;        /* steps of this piece, in order of processing */
   const CV_RNN_T_ *x;          /* input rows of this piece: row (s - first) * batch + n */
   int64_t x_row;
@@ -229,8 +229,9 @@ static __attribute__((unused)) void CV_RNN_NAME(cv_ctx *ctx, const cv_rnn *a) {
   CV_RNN_FN_(_job) job = {.a = a};
   int64_t batch = a->batch, hidden = a->hidden, input = a->input;
   job.panels = (hidden + CV_LANES - 1) / CV_LANES;
-  job.room = job.panels * CV_LANES;
-  job.width = job.panels * CV_RNN_WIDTH_;
+  /* Rows an odd number of vectors apart: powers of two would put all rows of a block into a few cache sets. */
+  job.room = job.panels * CV_LANES | CV_LANES;
+  job.width = job.panels * CV_RNN_WIDTH_ | CV_LANES;
   if (batch * hidden == 0) return;
   int64_t piece = CV_RNN_GATE_BYTES / (batch * job.width * (int64_t)sizeof(CV_RNN_T_));
   piece = piece < 1 ? 1 : piece;

@@ -442,7 +442,7 @@ def _measure(entry: Path) -> _Measured | None:
     try:
         size = sum(status.st_size for _, status in _files(entry))
         manifest = (entry / _MANIFEST).stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         # Without a manifest it is no entry; get() discards it when its key is asked for.
         return _Measured(0, 0.0) if entry.exists() else None
     return _Measured(size + manifest.st_size, manifest.st_mtime)

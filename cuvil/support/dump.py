@@ -19,7 +19,7 @@ def write_stages(name: str, stages: Mapping[str, str]) -> None:
     number = next(_COUNTER)
     for stage, text in stages.items():
         if folder is None:
-            print(f"// ==== {name}: {stage} ====\n{text}", file=sys.stderr)
+            sys.stderr.write(f"// ==== {name}: {stage} ====\n{text}\n")
             continue
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number:03d}_{identifier(name)}.{_ENDINGS.get(stage, 'mlir')}").with_suffix(

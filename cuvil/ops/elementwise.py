@@ -10,7 +10,7 @@ import numpy as np
 from cuvil.dtypes import ALL, FLOATS, INTEGERS, NUMERIC, DType, bool_, dtype, float32, float64
 from cuvil.ops import arithmetic
 from cuvil.ops.body import Scalar, ScalarBuilder
-from cuvil.ops.cost import per_result
+from cuvil.ops.cost import ShapeRule, per_result
 from cuvil.ops.drawing import draw_broadcastable, draw_shape
 from cuvil.ops.dtype_rules import DTypeRule, DTypes, accept, shared, uniform
 from cuvil.ops.record import (
@@ -40,7 +40,7 @@ EXACT = Tolerance()
 CLOSE = Tolerance(ulp=4)
 
 
-def broadcast_rule(op: str) -> Callable[[Shapes, Params], ShapeResult]:
+def broadcast_rule(op: str) -> ShapeRule:
     """The shape rule of an element-wise op."""
 
     def rule(shapes: Shapes, params: Params) -> ShapeResult:
@@ -133,33 +133,36 @@ def _or_logic(numeric: str, logic: str) -> Body:
     return body
 
 
-_ARITHMETIC: tuple[tuple[str, str, str, tuple[DType, ...], Callable[..., Any], Body, tuple[str, ...], str, str], ...] = (
-    ("add", "x1 + x2; integers wrap, bool is or.", "x1 x2", ALL, np.add, _or_logic("add", "or"),
+#: Name, what it is, dtypes it takes, NumPy's function, scalar body, traits, ONNX and PyTorch names.
+Row = tuple[str, str, tuple[DType, ...], Callable[..., Any], Body, tuple[str, ...], str, str]
+
+_ARITHMETIC: tuple[Row, ...] = (
+    ("add", "x1 + x2; integers wrap, bool is or.", ALL, np.add, _or_logic("add", "or"),
      ("commutative",), "Add", "aten.add"),
-    ("subtract", "x1 - x2; integers wrap.", "x1 x2", NUMERIC, np.subtract, instruction("sub"), (), "Sub", "aten.sub"),
-    ("multiply", "x1 * x2; integers wrap, bool is and.", "x1 x2", ALL, np.multiply, _or_logic("mul", "and"),
+    ("subtract", "x1 - x2; integers wrap.", NUMERIC, np.subtract, instruction("sub"), (), "Sub", "aten.sub"),
+    ("multiply", "x1 * x2; integers wrap, bool is and.", ALL, np.multiply, _or_logic("mul", "and"),
      ("commutative",), "Mul", "aten.mul"),
-    ("divide", "x1 / x2, correctly rounded.", "x1 x2", FLOATS, np.divide, instruction("div"), (), "Div", "aten.div"),
-    ("floor_divide", "The floor of x1 / x2; an integer over 0 is 0.", "x1 x2", NUMERIC, np.floor_divide,
+    ("divide", "x1 / x2, correctly rounded.", FLOATS, np.divide, instruction("div"), (), "Div", "aten.div"),
+    ("floor_divide", "The floor of x1 / x2; an integer over 0 is 0.", NUMERIC, np.floor_divide,
      instruction("floordiv"), (), "", "aten.floor_divide"),
-    ("remainder", "What floor division leaves, with the sign of x2; an integer over 0 leaves 0.", "x1 x2", NUMERIC,
+    ("remainder", "What floor division leaves, with the sign of x2; an integer over 0 leaves 0.", NUMERIC,
      np.remainder, instruction("rem"), (), "Mod", "aten.remainder"),
-    ("fmod", "What truncating division leaves, with the sign of x1; an integer over 0 leaves 0.", "x1 x2", NUMERIC,
+    ("fmod", "What truncating division leaves, with the sign of x1; an integer over 0 leaves 0.", NUMERIC,
      np.fmod, instruction("fmod"), (), "Mod", "aten.fmod"),
     # Of two zeros with different signs either may be the result, so that swapping operands stays legal.
-    ("minimum", "The smaller of two; NaN from either side is the result.", "x1 x2", ALL, np.minimum,
+    ("minimum", "The smaller of two; NaN from either side is the result.", ALL, np.minimum,
      _or_logic("min", "and"), ("commutative", "associative", "idempotent"), "Min", "aten.minimum"),
-    ("maximum", "The larger of two; NaN from either side is the result.", "x1 x2", ALL, np.maximum,
+    ("maximum", "The larger of two; NaN from either side is the result.", ALL, np.maximum,
      _or_logic("max", "or"), ("commutative", "associative", "idempotent"), "Max", "aten.maximum"),
-    ("copysign", "The magnitude of x1 with the sign of x2.", "x1 x2", FLOATS, np.copysign, instruction("copysign"), (),
+    ("copysign", "The magnitude of x1 with the sign of x2.", FLOATS, np.copysign, instruction("copysign"), (),
      "", "aten.copysign"),
-    ("nextafter", "The next float after x1 towards x2.", "x1 x2", (float32, float64), np.nextafter,
+    ("nextafter", "The next float after x1 towards x2.", (float32, float64), np.nextafter,
      instruction("nextafter"), (), "", "aten.nextafter"),
 )  # fmt: skip
 
-for _name, _doc, _operands, _accepted, _fn, _body, _traits, _onnx, _torch in _ARITHMETIC:
+for _name, _doc, _accepted, _fn, _body, _traits, _onnx, _torch in _ARITHMETIC:
     define(
-        _name, _doc, _operands, _accepted, _fn, _body,
+        _name, _doc, "x1 x2", _accepted, _fn, _body,
         traits=_traits, onnx=(_onnx,) if _onnx else (), torch=(_torch,),
     )  # fmt: skip
 
@@ -261,7 +264,7 @@ def _whole(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_UNARY: tuple[tuple[str, str, tuple[DType, ...], Callable[..., Any], Body, tuple[str, ...], str, str], ...] = (
+_UNARY: tuple[Row, ...] = (
     ("negative", "-x; integers wrap.", NUMERIC, np.negative, instruction("neg"), ("involution",), "Neg", "aten.neg"),
     ("positive", "x.", NUMERIC, np.positive, _identity, ("idempotent", "involution"), "Identity", "aten.positive"),
     ("abs", "The magnitude of x; the least integer wraps to itself.", NUMERIC, np.absolute, instruction("abs"),
@@ -283,9 +286,7 @@ _UNARY: tuple[tuple[str, str, tuple[DType, ...], Callable[..., Any], Body, tuple
 )  # fmt: skip
 
 for _name, _doc, _accepted, _fn, _body, _traits, _onnx, _torch in _UNARY:
-    define(
-        _name, _doc, "x", _accepted, _fn, _body, traits=_traits, onnx=(_onnx,) if _onnx else (), torch=(_torch,)
-    )
+    define(_name, _doc, "x", _accepted, _fn, _body, traits=_traits, onnx=(_onnx,) if _onnx else (), torch=(_torch,))
 
 define(
     "rsqrt", "1 / sqrt(x).", "x", FLOATS, _rsqrt_reference, _rsqrt, tolerance=Tolerance(ulp=1), flops=2,

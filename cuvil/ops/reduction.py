@@ -10,7 +10,7 @@ import numpy as np
 from cuvil.dtypes import ALL, FLOATS, NUMERIC, DType, bool_, dtype, int64, uint8
 from cuvil.ops.arithmetic import convert, in_float32, widen
 from cuvil.ops.builder import Builder, V
-from cuvil.ops.cost import per_operand
+from cuvil.ops.cost import ShapeRule, per_operand
 from cuvil.ops.drawing import draw_axes, draw_shape
 from cuvil.ops.dtype_rules import (
     DTypeRule,
@@ -27,8 +27,8 @@ from cuvil.ops.record import (
     Decomposition,
     Example,
     Opaque,
-    OpRecord,
     OperandSample,
+    OpRecord,
     Param,
     Params,
     ReduceBody,
@@ -42,7 +42,6 @@ from cuvil.ops.shape_rules import Shapes, nonempty, reduced_shape
 from cuvil.support.errors import ArgumentError
 
 Axes = tuple[int, ...]
-ShapeRule = Callable[[Shapes, Params], ShapeResult]
 
 AXES = Param("axes", "ints", "reduced axes, sorted; none of them reduces nothing")
 KEEPDIMS = Param("keepdims", "bool", "keep reduced axes with size 1", False)

@@ -215,7 +215,7 @@ def _sample(c: Chooser) -> Example:
 INTERPOLATE = register(
     OpRecord(
         name="interpolate",
-        doc="x [N, C, spatial...] resampled to new spatial sizes; pixel centres lie at half-integers unless corners align.",
+        doc="x [N, C, spatial...] at new spatial sizes; pixel centres lie at half-integers unless corners align.",
         category="composite",
         operands=("x",),
         params=(

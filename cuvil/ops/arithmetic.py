@@ -94,7 +94,8 @@ def _by_element(fn: Callable[[float], float]) -> Callable[[Array], Array]:
 
     def run(x: Array) -> Array:
         a = np.asarray(x)
-        return np.asarray(each(a.astype(np.float64)), dtype=np.float64).astype(a.dtype)
+        with np.errstate(all="ignore"):
+            return np.asarray(each(a.astype(np.float64)), dtype=np.float64).astype(a.dtype)
 
     return run
 

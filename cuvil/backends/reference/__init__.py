@@ -1,0 +1,1 @@
+"""The reference backend: programs run by the interpreter with NumPy."""

@@ -1,0 +1,1 @@
+"""The null backend: compiles everything and runs nothing."""

@@ -1,0 +1,1 @@
+"""The names of the array API, made from the op records."""

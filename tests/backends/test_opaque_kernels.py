@@ -45,6 +45,10 @@ SCATTER_CASES = [
     *itertools.product(("set", "add"), NUMPY),
     *itertools.product(("mul", "max", "min"), ("bool", "i8", "u16", "i64", "f16", "bf16", "f32", "f64")),
 ]
+ATTENTION_CASES = [
+    *itertools.product(("f32", "f64"), ("none", "bool", "f32")), ("f16", "none"), ("f16", "half"), ("bf16", "none"),
+    ("bf16", "bool"),
+]  # fmt: skip
 MASKS = {"none": None, "bool": "bool", "f32": "f32", "half": "f16"}
 
 
@@ -136,9 +140,8 @@ void k_scatter_{op}_{dt}(cv_ctx *c, const void *x, const void *u, void *out, int
 
 def attention_source() -> str:
     parts: list[str] = []
-    for dt, (label, mask) in itertools.product(FLOATS, MASKS.items()):
-        if label == "half" and dt != "f16":
-            continue
+    for dt, label in ATTENTION_CASES:
+        mask = MASKS[label]
         name = f"attention_{dt}_{label}"
         parts.append(
             f"#define CV_ATTENTION_NAME {name}\n#define CV_ATTENTION_DT {dt}\n"
@@ -180,8 +183,12 @@ class Kernels:
         self.runtime = self.compile("runtime", (INCLUDE / "runtime.c").read_text(), "-pthread")
         for name in ("cv_pool_create", "cv_ctx_create"):
             getattr(self.runtime, name).restype = ctypes.c_void_p
-        self.pool = ctypes.c_void_p(self.runtime.cv_pool_create(2))
-        self.ctx = ctypes.c_void_p(self.runtime.cv_ctx_create(self.pool))
+        self.contexts = {workers: self.context(workers) for workers in (1, 2, 3)}
+        self.ctx = self.contexts[2]
+
+    def context(self, workers: int) -> ctypes.c_void_p:
+        pool = ctypes.c_void_p(self.runtime.cv_pool_create(workers))
+        return ctypes.c_void_p(self.runtime.cv_ctx_create(pool))
 
     def compile(self, name: str, text: str, *flags: str) -> ctypes.CDLL:
         source = self.folder / f"{name}.c"
@@ -195,12 +202,15 @@ class Kernels:
         assert done.returncode == 0, done.stderr
         return ctypes.CDLL(str(target))
 
+    def library(self, name: str) -> ctypes.CDLL:
+        if name not in self.loaded:
+            self.loaded[name] = self.compile(name, SOURCES[name]())
+        return self.loaded[name]
+
     def __call__(self, library: str, name: str, *arguments: Any) -> tuple[int, int, int]:
         """Run one kernel; the context's error code and its two details."""
-        if library not in self.loaded:
-            self.loaded[library] = self.compile(library, SOURCES[library]())
         converted = [self.convert(a) for a in arguments]
-        getattr(self.loaded[library], name)(self.ctx, *converted)
+        getattr(self.library(library), name)(self.ctx, *converted)
         details = (ctypes.c_int64 * 2)()
         code = self.runtime.cv_ctx_error(self.ctx, details)
         self.runtime.cv_ctx_reset(self.ctx)
@@ -637,7 +647,7 @@ ATTENTION_SHAPES = [  # batch, heads, kv_heads, queries, keys, depth, value_dept
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dt, mask_kind", [*itertools.product(FLOATS, ("none", "bool", "f32", "row")), ("f16", "half")])
+@pytest.mark.parametrize(("dt", "mask_kind"), [*ATTENTION_CASES, ("f32", "row"), ("bf16", "row")])
 @pytest.mark.parametrize("shape", ATTENTION_SHAPES)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(kernels: Kernels, dt: str, shape: tuple[int, ...], causal: bool, mask_kind: str) -> None:
@@ -709,6 +719,19 @@ def test_attention_special_values(kernels: Kernels, queries: int) -> None:
     assert np.isnan(out[..., 3]).all() and np.isfinite(out[..., :3]).all()
 
 
+def test_attention_bits_do_not_depend_on_workers(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    q, k, v = (rng.standard_normal((1, 3, 300, 32)).astype(np.float32) for _ in range(3))
+    results: list[np.ndarray] = []
+    for workers in (1, 2, 3):
+        monkeypatch.setattr(kernels, "ctx", kernels.contexts[workers])
+        out = np.zeros_like(q)
+        run_attention(kernels, "f32", q, k, v, out, None, True, 0.2)
+        results.append(out)
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
 # ---------------------------------------------------------------- rnn
 
 
@@ -745,6 +768,21 @@ def reference_rnn(
     return y, h, c
 
 
+def pack_rnn(kernels: Kernels, cell: str, dt: str, w: list[np.ndarray], inputs: int, hidden: int) -> np.ndarray:
+    """The packed weights, 64-byte aligned; w has the biases or not."""
+    library = kernels.library("rnn")
+    elements_of = getattr(library, f"k_{cell}_{dt}_elements")
+    elements_of.restype = ctypes.c_int64
+    count = elements_of(ctypes.c_int64(inputs), ctypes.c_int64(hidden))
+    room = np.full(count + 64, np.nan, NUMPY[dt])
+    packed = room[(-room.ctypes.data % 64) // room.itemsize :][:count]
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in w] + [None] * (4 - len(w))
+    getattr(library, f"k_{cell}_{dt}_pack")(
+        *pointers, ctypes.c_int64(inputs), ctypes.c_int64(hidden), ctypes.c_void_p(packed.ctypes.data)
+    )
+    return packed
+
+
 RNN_SHAPES = [  # steps, batch, input, hidden
     (5, 1, 3, 4), (7, 6, 20, 33), (3, 9, 16, 16), (4, 2, 1, 70), (0, 2, 3, 4), (3, 0, 3, 4), (2, 5, 0, 3),
     (3, 1, 40, 200), (40, 40, 8, 100), (2, 20, 8, 500),
@@ -755,7 +793,9 @@ RNN_SHAPES = [  # steps, batch, input, hidden
 @pytest.mark.parametrize("dt", ["f32", "f64"])
 @pytest.mark.parametrize("shape", RNN_SHAPES)
 @pytest.mark.parametrize("variant", ["plain", "reverse", "batch first", "bare"])
-def test_rnn(kernels: Kernels, cell: str, dt: str, shape: tuple[int, ...], variant: str) -> None:
+def test_rnn(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, cell: str, dt: str, shape: tuple[int, ...], variant: str
+) -> None:
     steps, batch, inputs, hidden = shape
     rng = np.random.default_rng(steps * 7 + hidden)
     gates = 4 if cell == "lstm" else 3
@@ -780,44 +820,32 @@ def test_rnn(kernels: Kernels, cell: str, dt: str, shape: tuple[int, ...], varia
     else:
         x, y = draw(steps, batch, inputs), np.zeros((steps, batch, hidden), NUMPY[dt])
     h, c = np.zeros_like(h0), np.zeros_like(c0)
-    name = f"k_{cell}_{dt}"
-    kernels("rnn", name + "_elements", 1, 1)  # compiles
-    library = kernels.loaded["rnn"]
-    elements_of = getattr(library, name + "_elements")
-    elements_of.restype = ctypes.c_int64
-    count = elements_of(ctypes.c_int64(inputs), ctypes.c_int64(hidden))
-    room = np.full(count + 64, np.nan, NUMPY[dt])
-    packed = room[(-room.ctypes.data % 64) // room.itemsize :][:count]
-    biases = [None, None] if bare else [ctypes.c_void_p(a.ctypes.data) for a in w[2:]]
-    getattr(library, name + "_pack")(
-        ctypes.c_void_p(w[0].ctypes.data), ctypes.c_void_p(w[1].ctypes.data), *biases,
-        ctypes.c_int64(inputs), ctypes.c_int64(hidden), ctypes.c_void_p(packed.ctypes.data),
-    )  # fmt: skip
+    packed = pack_rnn(kernels, cell, dt, w[:2] if bare else w, inputs, hidden)
     arguments = Rnn(
         x.ctypes.data, None if bare else h0.ctypes.data, None if bare or cell == "gru" else c0.ctypes.data,
         packed.ctypes.data, y.ctypes.data, h.ctypes.data, c.ctypes.data if cell == "lstm" else None,
         steps, batch, inputs, hidden, (ctypes.c_int64 * 2)(*(s // x.itemsize for s in x.strides[:2])),
         (ctypes.c_int64 * 2)(*(s // y.itemsize for s in y.strides[:2])), int(variant == "reverse"),
     )  # fmt: skip
-    assert kernels("rnn", name, ctypes.byref(arguments))[0] == 0
+    assert kernels("rnn", f"k_{cell}_{dt}", ctypes.byref(arguments))[0] == 0
     want_y, want_h, want_c = reference_rnn(cell, x, h0, c0, w, variant == "reverse")
     tolerance = 40 * EPS[dt]
     np.testing.assert_allclose(y, want_y, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(h, want_h, rtol=tolerance, atol=tolerance)
     if cell == "lstm":
         np.testing.assert_allclose(c, want_c, rtol=tolerance, atol=tolerance)
+    with_two_workers = y.copy()
+    for workers in (1, 3):
+        monkeypatch.setattr(kernels, "ctx", kernels.contexts[workers])
+        y[...] = 0
+        kernels("rnn", f"k_{cell}_{dt}", ctypes.byref(arguments))
+        np.testing.assert_array_equal(y, with_two_workers)
 
 
 def test_rnn_saturates(kernels: Kernels) -> None:
     """Gates far outside the range of exp give 0, 1 and -1, never NaN."""
     w = [np.full((4, 1), 1e6, np.float32), np.zeros((4, 1), np.float32)]
-    kernels("rnn", "k_lstm_f32_elements", 1, 1)
-    room = np.zeros(4096, np.float32)
-    packed = room[(-room.ctypes.data % 64) // 4 :]
-    kernels.loaded["rnn"].k_lstm_f32_pack(
-        ctypes.c_void_p(w[0].ctypes.data), ctypes.c_void_p(w[1].ctypes.data), None, None,
-        ctypes.c_int64(1), ctypes.c_int64(1), ctypes.c_void_p(packed.ctypes.data),
-    )  # fmt: skip
+    packed = pack_rnn(kernels, "lstm", "f32", w, 1, 1)
     x, y = np.array([1, -1], np.float32), np.zeros(2, np.float32)
     one = (ctypes.c_int64 * 2)(1, 1)
     arguments = Rnn(x.ctypes.data, None, None, packed.ctypes.data, y.ctypes.data, None, None, 2, 1, 1, 1, one, one, 0)

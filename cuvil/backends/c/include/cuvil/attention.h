@@ -14,7 +14,7 @@
  *
  * Method: a task owns up to two tiles of query rows of one key/value head (query heads that share it are stacked as
  * rows) and goes once through the keys in blocks. Lanes are queries: scores lie transposed [key][query], so the row
- * maximum and sum are lane-wise, a key row is broadcast as it lies, and nothing but the queries is ever transposed.
+ * maximum and sum are lane-wise, a key row is broadcast as it lies, and only queries and a full mask are transposed.
  * Four rows or fewer (decoding) take another way: lanes run along the depth, and k and v are read in place.
  */
 #include "cuvil/element.h"
@@ -168,28 +168,28 @@ static __attribute__((unused)) void CV_ATTENTION_FN_(_load_tile)(const CV_ATTENT
   }
 }
 
-/* Scores [key][TILE] of n keys from j0 on: mask them. */
+/* Scores [key][TILE] of n keys from j0 on: mask them. transposed has room for as many mask values. */
 static __attribute__((unused)) void CV_ATTENTION_FN_(_mask_tile)(const CV_ATTENTION_FN_(_job) *job,
                                                                  const CV_ATTENTION_FN_(_tile) *t,
-                                                                 CV_ATTENTION_T_ *s, int64_t j0, int64_t n) {
+                                                                 CV_ATTENTION_T_ *s, CV_ATTENTION_T_ *transposed,
+                                                                 int64_t j0, int64_t n) {
   const cv_attention *a = job->a;
   const CV_ATTENTION_V_ hidden = CV_ATTENTION_OP_(cv_splat_)(-__builtin_inff());
   int used = t->nv * CV_ATTENTION_PART_;
-  (void)hidden;
+  (void)transposed;
 #if CV_ATTENTION_MASKED_
   const CV_ATTENTION_MT_ *mask = (const CV_ATTENTION_MT_ *)a->mask + j0 * a->mask_stride[3];
+  int distinct = t->same_mask ? 1 : used; /* mask rows */
+  for (int r = 0; r < distinct; r++)
+    for (int64_t j = 0; j < n; j++)
+      transposed[j * CV_ATTENTION_TILE_ + r] =
+          (CV_ATTENTION_T_)CV_ATTENTION_MGET_(mask + t->mask[r] + j * a->mask_stride[3]);
   for (int64_t j = 0; j < n; j++) {
-    const CV_ATTENTION_MT_ *at = mask + j * a->mask_stride[3];
+    const CV_ATTENTION_T_ *from = transposed + j * CV_ATTENTION_TILE_;
     for (int r = 0; r < used; r += CV_LANES) {
       CV_ATTENTION_T_ *p = s + j * CV_ATTENTION_TILE_ + r;
-      CV_ATTENTION_T_ lanes[CV_LANES];
-      if (t->same_mask) {
-        CV_ATTENTION_T_ m = (CV_ATTENTION_T_)CV_ATTENTION_MGET_(at + t->mask[0]);
-        for (int l = 0; l < CV_LANES; l++) lanes[l] = m;
-      } else {
-        for (int l = 0; l < CV_LANES; l++) lanes[l] = (CV_ATTENTION_T_)CV_ATTENTION_MGET_(at + t->mask[r + l]);
-      }
-      CV_ATTENTION_V_ m = CV_ATTENTION_OP_(cv_load_)(lanes), x = CV_ATTENTION_OP_(cv_load_)(p);
+      CV_ATTENTION_V_ m = t->same_mask ? CV_ATTENTION_OP_(cv_splat_)(*from) : CV_ATTENTION_OP_(cv_load_)(from + r);
+      CV_ATTENTION_V_ x = CV_ATTENTION_OP_(cv_load_)(p);
 #if CV_ATTENTION_BOOLEAN_
       x = CV_ATTENTION_OP_(cv_select_)(CV_ATTENTION_OP_(cv_ne_)(m, CV_ATTENTION_OP_(cv_splat_)(0)), x, hidden);
 #else
@@ -277,12 +277,14 @@ static __attribute__((unused)) void CV_ATTENTION_FN_(_chunks)(void *arg, int64_t
   int64_t values = a->value_depth, value_room = cv_attention_round(values, CV_LANES);
   int64_t per_tile = TILE * depth + TILE * value_room + 2 * TILE;
   per_tile = cv_attention_round(per_tile, 64);
-  size_t words = (size_t)(CV_ATTENTION_TILES * per_tile + KEYS * room + KEYS * value_room + KEYS * TILE +
+  size_t words = (size_t)(CV_ATTENTION_TILES * per_tile + KEYS * room + KEYS * value_room +
+                          KEYS * TILE * (1 + CV_ATTENTION_MASKED_) +
                           CV_LANES * (room > value_room ? room : value_room) + 64);
   char *scratch = (char *)cv_scratch(job->ctx, worker,
                                      words * sizeof(CV_ATTENTION_T_) + CV_ATTENTION_TILES * TILE * 2 * sizeof(int64_t));
   if (!scratch) return;
-  CV_ATTENTION_T_ *s = (CV_ATTENTION_T_ *)scratch, *k = s + KEYS * TILE, *v = k + KEYS * room;
+  CV_ATTENTION_T_ *s = (CV_ATTENTION_T_ *)scratch, *transposed = s + KEYS * TILE;
+  CV_ATTENTION_T_ *k = transposed + KEYS * TILE * CV_ATTENTION_MASKED_, *v = k + KEYS * room;
   CV_ATTENTION_T_ *temporary = v + KEYS * value_room;
   CV_ATTENTION_T_ *floats = temporary + cv_attention_round(CV_LANES * (room > value_room ? room : value_room), 64);
   int64_t *integers = (int64_t *)(scratch + words * sizeof(CV_ATTENTION_T_));
@@ -312,7 +314,8 @@ static __attribute__((unused)) void CV_ATTENTION_FN_(_chunks)(void *arg, int64_t
     for (int64_t j0 = 0; j0 < a->keys; j0 += KEYS) {
       int64_t n = a->keys - j0 < KEYS ? a->keys - j0 : KEYS;
       for (int64_t j = 0; j < n; j++)
-        CV_ATTENTION_FN_(_fetch)(vals + (j0 + j) * a->v_stride[2], a->v_stride[3], values, value_room, v + j * value_room);
+        CV_ATTENTION_FN_(_fetch)(vals + (j0 + j) * a->v_stride[2], a->v_stride[3], values, value_room,
+                                 v + j * value_room);
       int skip = 0; /* bit i: no row of tile i sees a key of this block, and every value times zero is zero */
       if (a->causal) {
         for (int i = 0; i < tiles; i++) skip |= (j0 > tile[i].last) << i;
@@ -335,7 +338,7 @@ static __attribute__((unused)) void CV_ATTENTION_FN_(_chunks)(void *arg, int64_t
         memset(s, 0, (size_t)(padded * TILE) * sizeof(CV_ATTENTION_T_));
         for (int64_t j = 0; j < padded; j += mr)
           CV_ATTENTION_OP_(cv_panel_)(mr, t->nv, k + j * room, room, 1, t->q, TILE, s + j * TILE, TILE, depth);
-        CV_ATTENTION_FN_(_mask_tile)(job, t, s, j0, n);
+        CV_ATTENTION_FN_(_mask_tile)(job, t, s, transposed, j0, n);
         CV_ATTENTION_FN_(_weigh_tile)(t, s, n, value_room, shrink);
         for (int64_t d = 0; d < value_room; d += NV * PART) {
           int64_t parts = (value_room - d) / PART;
@@ -464,7 +467,8 @@ static __attribute__((unused)) void CV_ATTENTION_FN_(_few)(void *arg, int64_t be
       }
       for (int64_t d = 0; d < value_room; d += NV * PART) {
         int64_t parts = (value_room - d) / PART;
-        CV_ATTENTION_OP_(cv_panel_)(mr, parts < NV ? (int)parts : NV, s, KEYS, 1, panel + d, step, o + d, value_room, n);
+        CV_ATTENTION_OP_(cv_panel_)(mr, parts < NV ? (int)parts : NV, s, KEYS, 1, panel + d, step, o + d,
+                                    value_room, n);
       }
     }
     for (int r = 0; r < rows; r++) {

@@ -6,7 +6,8 @@
  *   CV_RNN_DT     f32 or f64 (halves are converted outside)
  *
  *   int64_t NAME_packed_elements(int64_t input, int64_t hidden)
- *   void NAME_pack(const T *w_ih, const T *w_hh, const T *b_ih, const T *b_hh, int64_t input, int64_t hidden, T *packed)
+ *   void NAME_pack(const T *w_ih, const T *w_hh, const T *b_ih, const T *b_hh, int64_t input, int64_t hidden,
+ *                  T *packed)
  *   void NAME(cv_ctx *ctx, const cv_rnn *args)
  *
  * Weights: w_ih [gates * hidden, input], w_hh [gates * hidden, hidden], biases [gates * hidden] or NULL; gates are
@@ -191,7 +192,8 @@ static __attribute__((unused)) void CV_RNN_FN_(_advance)(const CV_RNN_FN_(_job) 
         h = CV_RNN_OP_(cv_mul_)(out, CV_RNN_OP_(cv_tanh_)(c));
 #else
         const CV_RNN_T_ *rec = shares + n * job->width;
-        CV_RNN_V_ reset = CV_RNN_FN_(_sigmoid)(CV_RNN_OP_(cv_add_)(CV_RNN_OP_(cv_load_)(gate), CV_RNN_OP_(cv_load_)(rec)));
+        CV_RNN_V_ reset = CV_RNN_FN_(_sigmoid)(
+            CV_RNN_OP_(cv_add_)(CV_RNN_OP_(cv_load_)(gate), CV_RNN_OP_(cv_load_)(rec)));
         CV_RNN_V_ update = CV_RNN_FN_(_sigmoid)(
             CV_RNN_OP_(cv_add_)(CV_RNN_OP_(cv_load_)(gate + CV_LANES), CV_RNN_OP_(cv_load_)(rec + CV_LANES)));
         CV_RNN_V_ fresh = CV_RNN_OP_(cv_tanh_)(

@@ -52,7 +52,8 @@ bench: $(STAMPS)/bench
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 docs-tables: $(STAMPS)/test
-	$(BIN)/python docs/tables.py
+	$(BIN)/python -m cuvil.ops.catalog --write
+	$(BIN)/python docs/environment_page.py
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

@@ -130,6 +130,12 @@ def test_imports_go_downward(path: Path) -> None:
     assert faults(path.read_text(), module_name(path), is_package=path.name == "__init__.py") == []
 
 
+def test_every_folder_with_modules_is_a_package() -> None:
+    """Without `__init__.py` a folder still imports, but type checkers, doctests and wheels pass over it."""
+    folders = {path.parent for path in MODULES}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
 @pytest.mark.parametrize(
     ("module", "source", "fault"),
     [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
+import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -145,12 +148,18 @@ def test_no_cgroups_no_quota(tmp_path: Path) -> None:
     assert config.cgroup_cpu_quota(tmp_path) is None
 
 
-def test_every_variable_that_is_read_is_listed() -> None:
+def test_the_list_of_variables_is_the_set_of_those_that_are_read() -> None:
     """The list feeds the documentation and the warning about unknown names, so it must be complete."""
     package = Path(config.__file__).parents[1]
-    text = "".join(path.read_text() for path in package.rglob("*.py"))
-    for variable in config.VARIABLES[:-1]:  # the last one is read by the tests
-        assert text.count(f'"{variable.name}"') >= 2, f"{variable.name} is listed but never read"
+    literals = [
+        str(node.value)
+        for path in [*package.rglob("*.py"), Path(__file__).parents[1] / "conftest.py"]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and re.fullmatch(r"CUVIL_[A-Z_]+", str(node.value))
+    ]
+    listed = [variable.name for variable in config.VARIABLES]
+    assert set(literals) == set(listed)
+    assert [name for name in listed if literals.count(name) < 2] == [], "listed but never read"
 
 
 def test_logging_follows_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,3 +181,9 @@ def test_logging_follows_the_environment(monkeypatch: pytest.MonkeyPatch, capsys
     assert printed.count("INFO: seen") == 1
     assert "not seen" not in printed
     assert "CUVIL_CACH_DIR is set but means nothing; did you mean CUVIL_CACHE_DIR?" in printed
+
+
+def test_the_page_of_variables_is_up_to_date() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    made = runpy.run_path(str(docs / "environment_page.py"))["page"]()
+    assert (docs / "environment.md").read_text() == made, "run `make docs-tables` and commit docs/environment.md"

@@ -59,7 +59,7 @@ def uniform(op: str, accepted: tuple[DType, ...], result: DType | None = None) -
 def sum_dtype(dt: DType) -> DType:
     """The dtype of a sum or product, as NumPy has it: integers widen to 64 bits.
 
-    >>> from cuvil.dtypes import float16, int8
+    >>> from cuvil.dtypes import bool_, float16, int8
     >>> sum_dtype(bool_), sum_dtype(int8), sum_dtype(float16)
     (cuvil.int64, cuvil.int64, cuvil.float16)
     """

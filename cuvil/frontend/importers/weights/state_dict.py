@@ -12,7 +12,7 @@ from cuvil.support.errors import WeightsError
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "weights", "params")
 _MAX_DEPTH = 32
 # Shared containers make a small pickle an exponentially large tree.
-_MAX_VISITS = 2**22
+_MAX_VISITS = 2**20
 
 
 def named_tensors(content: object, entry: str | None, where: str) -> dict[str, TensorRecord]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cuvil.frontend.importers.weights.array_views import Array, Storage
-from cuvil.frontend.importers.weights.pickle_machine import PickleMachine
+from cuvil.frontend.importers.weights.pickle_machine import interpret_pickle
 from cuvil.frontend.importers.weights.torch_globals import ALLOWED, StorageRecord, TensorRecord, storage_record
 from cuvil.frontend.importers.weights.zip_directory import ZipDirectory
 from cuvil.support.errors import WeightsError
@@ -68,7 +68,7 @@ def read_torch_zip(data: memoryview, where: str, *, verify: bool) -> TorchCheckp
         if order not in (b"little", b"big"):
             raise WeightsError(f"{where}: the byteorder record says {order!r:.40}; expected little or big")
         big_endian = order == b"big"
-    result = PickleMachine(directory.read(pickles[0], verify=True), 0, ALLOWED, storage_record, where).run()
+    result = interpret_pickle(directory.read(pickles[0], verify=True), 0, ALLOWED, storage_record, where)
     storages: dict[str, Storage] = {}
 
     def storage(record: StorageRecord) -> Storage:
@@ -97,7 +97,7 @@ def read_torch_legacy(data: memoryview, where: str) -> TorchCheckpoint:
 
     def plain() -> object:
         nonlocal position
-        result = PickleMachine(data, position, {}, None, where).run()
+        result = interpret_pickle(data, position, {}, None, where)
         position = result.end
         return result.value
 
@@ -119,7 +119,7 @@ def read_torch_legacy(data: memoryview, where: str) -> TorchCheckpoint:
             raise WeightsError(f"storage {record.key!r:.80} is given two sizes")
         return record
 
-    result = PickleMachine(data, position, ALLOWED, persistent, where).run()
+    result = interpret_pickle(data, position, ALLOWED, persistent, where)
     position = result.end
     keys = plain()
     if type(keys) is not list or any(type(key) is not str for key in cast("list[Any]", keys)):

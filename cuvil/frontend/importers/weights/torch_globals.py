@@ -9,10 +9,12 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from cuvil.frontend.importers.weights.array_views import Array, Storage, strided_view
+from cuvil.frontend.importers.weights.array_views import MAX_RANK, Array, Storage, strided_view
 from cuvil.frontend.importers.weights.element_types import QUANTIZED_STORAGES, TORCH_DTYPES, TORCH_STORAGES
 from cuvil.frontend.importers.weights.pickle_machine import InertGlobal
 from cuvil.support.errors import WeightsError
+
+_QUANTIZED = "it holds a quantized tensor, whose scales cuvil does not read; call .dequantize() on it before saving"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def storage_record(identifier: object) -> StorageRecord:
     kind, key, count = fields[1], fields[2], fields[4]
     if not isinstance(kind, InertGlobal) or not isinstance(kind.value, _StorageType):
         raise WeightsError("a persistent id names no storage type")
+    if kind.value.quantized:
+        raise WeightsError(_QUANTIZED)
     if type(key) is not str:
         raise WeightsError("a storage's key is not a string")
     _checked_count(count, "a storage's element count")
@@ -99,6 +103,7 @@ def storage_record(identifier: object) -> StorageRecord:
 @dataclass(frozen=True)
 class _StorageType:
     dtype: np.dtype[Any] | None
+    quantized: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,10 @@ def _checked_count(value: object, what: str) -> None:
 
 
 def _checked_sizes(value: object, what: str) -> tuple[int, ...]:
-    if type(value) is not tuple or any(type(size) is not int for size in cast("tuple[Any, ...]", value)):
+    # The length comes first: one long tuple may be named by every tensor of a hostile pickle.
+    if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) > MAX_RANK:
+        raise WeightsError(f"{what} must be a tuple of at most {MAX_RANK} integers")
+    if any(type(size) is not int for size in cast("tuple[Any, ...]", value)):
         raise WeightsError(f"{what} must be a tuple of integers")
     return cast("tuple[int, ...]", value)
 
@@ -127,8 +135,8 @@ def _tensor(arguments: tuple[Any, ...], dtype: np.dtype[Any] | None, flags: obje
     if storage.dtype is not None and storage.dtype != element:
         raise WeightsError(f"a tensor of {element} is built on a storage of {storage.dtype}")
     _checked_count(offset, "a tensor's storage offset")
-    if flags is not None and type(flags) is not dict:
-        raise WeightsError("a tensor's metadata must be a dict")
+    if flags is not None and (type(flags) is not dict or len(cast("dict[Any, Any]", flags)) > 8):
+        raise WeightsError("a tensor's metadata must be a small dict")
     bits = cast("dict[Any, Any]", flags or {})
     unknown = [key for key in bits if key not in ("conj", "neg") and bits[key]]
     if unknown:
@@ -220,9 +228,6 @@ def _refuser(message: str) -> Callable[[tuple[Any, ...]], NoReturn]:
     return refuse
 
 
-_QUANTIZED = "it holds a quantized tensor, whose scales cuvil does not read; call .dequantize() on it before saving"
-
-
 def _allowed() -> Iterable[InertGlobal]:
     yield InertGlobal("collections", "OrderedDict", _ordered_dict)
     yield InertGlobal("torch", "Size", _size)
@@ -244,7 +249,7 @@ def _allowed() -> Iterable[InertGlobal]:
         yield InertGlobal(module, "UntypedStorage", value=_StorageType(None))
     # Named so that the refusal can say what to do.
     for name in QUANTIZED_STORAGES:
-        yield InertGlobal("torch", name, value=_StorageType(np.dtype(np.uint8)))
+        yield InertGlobal("torch", name, value=_StorageType(None, quantized=True))
     yield InertGlobal("torch._utils", "_rebuild_qtensor", _refuser(_QUANTIZED))
     for name in ("per_tensor_affine", "per_tensor_symmetric", "per_channel_affine", "per_channel_symmetric"):
         yield InertGlobal("torch", name)

@@ -167,9 +167,7 @@ def _emit_recurrent(t: TemplateText) -> None:
 
     t.entry()
     steps, batch, features, hidden = (dim(p[k]) for k in ("steps", "batch", "input", "hidden"))
-    w.line(f"const int64_t elements = {name}_cell_packed_elements({features}, {hidden});")
-    w.line(f"{memory} *const packed = cv_scratch_shared(ctx, (size_t)elements * sizeof({memory}));")
-    w.line("if (packed == NULL) return; /* cv_scratch_shared has set the error flag */")
+    w.line(f"{memory} *const packed = ({memory} *){argument('packed')};")
     weights = ", ".join(argument(k) for k in ("w_ih", "w_hh", "b_ih", "b_hh"))
     w.line(f"{name}_cell_pack({weights}, {features}, {hidden}, packed);")
     outs = ["NULL" if n is None else t.buffer(n) for n in p["results"]]

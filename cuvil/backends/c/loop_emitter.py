@@ -217,7 +217,7 @@ class BodyEmitter:
         if not varying and step == 0:
             element = f"{base}[{dim(index)}]"
             if dt.is_half:
-                value = f"cv_splat_f32(cv_element_{short}({element}))"
+                value = f"cv_splat_f32(cv_elem_get_{short}(&{element}))"
             else:
                 value = f"cv_splat_{short}({element})"
             if guard:
@@ -282,9 +282,9 @@ class BodyEmitter:
         expr: Dim = op.params["expr"]
         step = self._coefficient(expr)
         if step == 0:
-            self._define(op, "i", f"cv_splat_i64({dim(expr)})", False)
+            self._define(op, "idx", f"cv_splat_i64({dim(expr)})", False)
         elif step == 1:
-            self._define(op, "i", f"cv_iota_i64({dim(expr)})", True)
+            self._define(op, "idx", f"cv_iota_i64({dim(expr)})", True)
         else:
             lanes = self.fresh("lane")
             self.w.line(f"int64_t {lanes}[CV_LANES];")
@@ -292,7 +292,7 @@ class BodyEmitter:
             self.w.line(
                 f"for (int64_t l = 0; l < CV_LANES; ++l) {lanes}[l] = {live} ? {self._lane_expr(expr)} : 0;"
             )
-            self._define(op, "i", f"cv_load_i64({lanes})", True)
+            self._define(op, "idx", f"cv_load_i64({lanes})", True)
 
     def _test(self, op: TestOp) -> None:
         guard, varying = self._guard(op.params["when"])

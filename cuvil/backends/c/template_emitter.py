@@ -167,3 +167,76 @@ def _emit_matmul(t: TemplateText) -> None:
     sizes = ", ".join(dim(p[k]) for k in ("batch", "m", "n", "k"))
     w.line(f"{name}_gemm_run(ctx, env, {sizes}, a, bm);")
     w.close()
+
+
+@emits("conv")
+def _emit_conv(t: TemplateText) -> None:
+    p, w, name = t.params, t.w, t.name
+    acc, groups = p["acc"], p["groups"]
+    x_shape, w_shape, out = p["x_shape"], p["w_shape"], p["out_shape"]
+    depthwise = groups == x_shape[1] and groups > 1 and w_shape[1] == 1
+    t.environment()
+    signature = f"const void *env_, int64_t b, int64_t m, int64_t p, int64_t count, cv_v{acc} acc"
+    t.store_hook(signature, "acc", "p")
+    _defines(
+        w,
+        [
+            ("CV_CONV_NAME", f"{name}_conv"),
+            ("CV_CONV_ACC", acc),
+            ("CV_CONV_X_T", t.short(p["x"])),
+            ("CV_CONV_W_T", t.short(p["w"])),
+            ("CV_CONV_STORE(env, b, m, p, count, acc)", f"{name}_store(env, b, m, p, count, acc)"),
+            *([("CV_CONV_DEPTHWISE", "1")] if depthwise else []),
+        ],
+    )
+    w.line('#include "cuvil/conv.h"')
+    w.line()
+
+    def three(values: Sequence[object], fill: int) -> str:
+        full = [fill] * (3 - len(values)) + list(values)
+        return "{ " + ", ".join(dim(v) for v in full) + " }"  # type: ignore[arg-type]
+
+    spatial = x_shape[2:]
+    strides: list[object] = []
+    step: object = 1
+    for n in reversed((x_shape[0], x_shape[1], *([1] * (3 - len(spatial))), *spatial)):
+        strides.append(step)
+        step = step * n  # type: ignore[operator]
+
+    def shape_literal() -> None:
+        w.open("const cv_conv_shape shape =")
+        w.line(f".batch = {dim(x_shape[0])}, .groups = {groups},")
+        w.line(f".channels = {dim(x_shape[1])}, .out_channels = {dim(w_shape[0])},")
+        w.line(f".in = {three(spatial, 1)}, .kernel = {three(w_shape[2:], 1)}, .out = {three(out[2:], 1)},")
+        w.line(f".stride = {three(p['strides'], 1)}, .dilation = {three(p['dilation'], 1)},")
+        w.line(f".input_dilation = {three(p['input_dilation'], 1)},")
+        w.line(f".padding = {three([low for low, _ in p['padding']], 0)},")
+        w.line(f".x_strides = {{ {', '.join(dim(s) for s in reversed(strides))} }},")  # type: ignore[arg-type]
+        w.close("};")
+
+    if p["w_packed"] and not depthwise:
+        for result, function, body in (
+            ("int64_t", "packed_bytes(void)", f"return {name}_conv_packed_w_bytes(&shape);"),
+            (
+                "void",
+                "pack(cv_ctx *ctx, void *to, const void *from)",
+                f"{name}_conv_pack_w(ctx, &shape, to, from);",
+            ),
+        ):
+            w.open(f"{result} {name}_{function}")
+            # Packing reads the weights' sizes only; sizes of the input are symbols that have no value yet.
+            for d in t.func.params["dims"]:
+                w.line(f"const int64_t {d} = 1; (void){d};")
+            shape_literal()
+            w.line(body)
+            w.close()
+            w.line()
+    t.entry()
+    shape_literal()
+    x, weights = t.buffer(p["x"]), t.buffer(p["w"])
+    if depthwise or p["w_packed"]:
+        w.line(f"{name}_conv_run(ctx, env, &shape, {x}, {weights});")
+    else:
+        w.line(f"{name}_conv_pack_w(ctx, &shape, {t.buffer(p['packed'])}, {weights});")
+        w.line(f"{name}_conv_run(ctx, env, &shape, {x}, {t.buffer(p['packed'])});")
+    w.close()

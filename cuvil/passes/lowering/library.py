@@ -12,7 +12,7 @@ from cuvil.ops.record import ParamValue, Shape
 from cuvil.passes.lowering.region import row_major_strides
 from cuvil.passes.lowering.templates import Lowered, TemplateFusion, lowers
 from cuvil.support.errors import PassError
-from cuvil.symbolic import Dim, product
+from cuvil.symbolic import Dim, ceildiv, product
 
 
 def around(shape: Shape, axis: int) -> tuple[Dim, Dim, Dim]:
@@ -167,6 +167,10 @@ def _lower_recurrent(t: TemplateFusion) -> Lowered:
     hidden = aval_of(w_hh).shape[1]
     numbers = {n: _number(t, arguments.get(n)) for n in names}
     results = _output_numbers(t, t.anchor.results)
+    # Packed weights: panels of at most 16 units, each with a row per input, hidden unit and bias.
+    gates = 4 if t.anchor.record.name == "lstm" else 3
+    size = ceildiv(hidden, 16) * 16 * (features + hidden + 2) * gates * aval_of(x).dtype.itemsize
+    numbers["packed"] = t.workspace(size)
     return _library(
         t, t.anchor.record.name, steps=steps, batch=batch, input=features, hidden=hidden, results=results,
         reverse=t.anchor.params["reverse"], **{f"arg_{n}": v for n, v in numbers.items()},

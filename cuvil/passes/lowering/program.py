@@ -7,6 +7,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import SSAValue
 
 from cuvil.ir.attributes import ConstantArray
+from cuvil.dtypes import uint8
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
 from cuvil.ir.kernel import (
     AllocOp,
@@ -21,6 +22,7 @@ from cuvil.ir.kernel import (
 )
 from cuvil.ir.kernel_program import KernelProgram
 import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers
+from cuvil.ops.record import Aval
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.templates import lower_template
 from cuvil.passes.memory import plan_memory
@@ -137,6 +139,10 @@ class _ProgramLowering:
                 target = alloc.results[0]
             self.buffers[r] = target
             operands.append(target)
+        if "workspace" in kernel.params:
+            room = AllocOp.build(Aval((kernel.params["workspace"],), uint8))
+            self.host.body.add_op(room)
+            operands.append(room.results[0])
         dims = [symbol(d) for d in kernel.params["dims"]]
         call = CallOp.build(name, operands, dims)
         call.location = op.location

@@ -7,15 +7,15 @@ from typing import TypeAlias
 
 from xdsl.ir import Block, SSAValue
 
-from cuvil.dtypes import DType, float32, int32, int64
+from cuvil.dtypes import DType, float32, int32, int64, uint8
 from cuvil.ir.dialect import FusionOp, TensorOp, YieldOp, aval_of
-from cuvil.ir.kernel import HoleOp, KernelFunc, LoadOp, ScalarOp, StoreOp, TemplateOp, scalar_dtype
-from cuvil.ops.record import Opaque, ParamValue, Shape
+from cuvil.ir.kernel import BufferType, HoleOp, KernelFunc, LoadOp, ScalarOp, StoreOp, TemplateOp, scalar_dtype
+from cuvil.ops.record import Aval, Opaque, ParamValue, Shape
 from cuvil.passes.lowering.loops import kernel_dims
 from cuvil.passes.lowering.region import Index, Key, Level, RegionEvaluator, flat_offset, is_movement, nonempty
 from cuvil.passes.lowering.views import StridedView, strided_view
 from cuvil.support.errors import PassError
-from cuvil.symbolic import Dim, Scope, product
+from cuvil.symbolic import Dim, Scope, ceildiv, product
 
 #: What a lowerer returns: the kernel and the operand numbers that it wants packed at load.
 Lowered: TypeAlias = tuple[KernelFunc, tuple[int, ...]]
@@ -66,6 +66,7 @@ class TemplateFusion:
         n = len(fusion.operands)
         self.buffers = dict(zip(fusion.body.args, self.func.body.args[:n], strict=True))
         self.out_buffers = self.func.body.args[n:]
+        self.workspace_bytes: Dim | None = None
 
     def view(self, operand: SSAValue) -> StridedView:
         """The strided view of an operand."""
@@ -73,6 +74,12 @@ class TemplateFusion:
         if found is None or found.base not in self.buffers:
             raise PassError(f"{self.anchor.name} reads an operand that is not a strided view; this is a fault in cuvil")
         return found
+
+    def workspace(self, size: Dim) -> int:
+        """Temporary memory of ``size`` bytes for the kernel: the number of the argument that points to it."""
+        self.workspace_bytes = size
+        self.func.body.insert_arg(BufferType(Aval((size,), uint8)), len(self.func.body.args))
+        return len(self.func.body.args) - 1
 
     def operand_number(self, value: SSAValue) -> int:
         """The fusion operand that a region input stands for."""
@@ -131,11 +138,14 @@ class TemplateFusion:
         template = TemplateOp.build(kind, list(self.func.body.args), params, epilogue)
         self.func.body.add_op(template)
         n = len(self.fusion.operands)
+        extra = {} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}
+        last = len(self.func.body.args)
         self.func.set_params(
             name="kernel",
             dims=kernel_dims(self.func, set(variables)),
-            outputs=tuple(range(n, n + len(self.outputs))),
+            outputs=tuple(range(n, last)),
             reason=self.fusion.params["reason"],
+            **extra,
         )
         return self.func
 
@@ -281,13 +291,19 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
 
     kw = t.operand_number(w)
     single_use = sum(1 for _ in t.fusion.body.args[kw].uses) == 1
-    packed = (kw,) if t.constant[kw] and acc.is_float and single_use else ()
+    groups = p["groups"]
+    depthwise = groups == xs[1] and groups > 1 and ws[1] == 1
+    packed = (kw,) if t.constant[kw] and acc.is_float and single_use and not depthwise else ()
     params: dict[str, ParamValue] = {
         "acc": acc.short, "x": t.operand_number(x), "w": kw, "w_packed": bool(packed), "x_shape": xs, "w_shape": ws,
         "out_shape": out, "strides": p["strides"], "padding": p["padding"], "dilation": p["dilation"],
         "input_dilation": p["input_dilation"], "groups": p["groups"],
     }  # fmt: skip
     block = t.epilogue(index, ("b", "m", "p"), acc, add_bias if bias is not None else None)
+    if not packed and not depthwise:
+        # Rows of weights, each a whole number of chunks of k (see gemm.h), packed at each call.
+        k = product(ws[1:])
+        params["packed"] = t.workspace(ws[0] * ceildiv(k, 64) * 64 * acc.itemsize)
     return t.finish("conv", params, block, ("b", "m", "p")), packed
 
 

@@ -3,6 +3,7 @@
 #ifndef CUVIL_KERNEL_H
 #define CUVIL_KERNEL_H
 
+#include "cuvil/element.h"
 #include "cuvil/vec.h"
 #include "cuvil/runtime.h"
 

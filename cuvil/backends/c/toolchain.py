@@ -48,7 +48,7 @@ _FLAGS = (
 _KIND_FLAGS: dict[Kind, tuple[str, ...]] = {
     "gcc": ("-Wno-psabi",),  # notes about how older releases passed vectors
     "clang": (),
-    "zig": ("-fno-sanitize=undefined",),  # `zig cc` turns it on by default
+    "zig": ("-fno-sanitize=undefined", "-g0"),  # `zig cc` turns both on by default
 }
 _PROBE_SECONDS = 120.0  # `zig cc` builds its own caches when it runs for the first time
 _SHOWN_LINES = 8

@@ -410,7 +410,21 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
 #if CVG_IS_F32
                 if (together == 2) kernel = kernels->wide_f32[rows - 1];
 #endif
-                kernel(depth, tile_a, at, ldb, next, c, k > 0);
+                const char *ahead = (const char *)tile_a;
+                int64_t ahead_step = 0;
+                if (packed_a && panel == first_panel && (t + 1 < tiles || !last)) { /* the tile of A that comes next */
+                    int64_t at_row = t + 1 < tiles ? row + rows : first_row, at_k = t + 1 < tiles ? k : k + depth;
+                    ahead = (const char *)(packed_a + at_row * packed_depth + at_k * cvg_min(per, end_row - at_row));
+                    ahead_step = 64;
+                } else if (packed_b) { /* the next panel, as many lines with each tile as K has steps */
+                    ahead = (const char *)(at + together * next) + t * depth * 64;
+                    ahead_step = 64;
+                } else if (b && t * 64 < CVG_NR * (int64_t)sizeof(CVG_B_MEM)) { /* one line of its rows with a tile */
+                    ahead = (const char *)(b + k * call->b.row_stride + (n + together * CVG_NR) * call->b.col_stride) +
+                            t * 64;
+                    ahead_step = call->b.row_stride * (int64_t)sizeof(CVG_B_MEM);
+                }
+                kernel(depth, tile_a, at, ldb, next, c, k > 0, ahead, ahead_step);
                 if (last) {
                     CVG_(_store_tile)(call, batch, row, rows, n, columns, c);
                     if (together == 2) {

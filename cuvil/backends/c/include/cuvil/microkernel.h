@@ -39,9 +39,11 @@
 #define CV_WIDE_ROWS 4
 
 /* `next` is the distance from b to the panel after it; only the kernels for two panels use it, and they write the
- * second tile CV_MR * NR elements after the first. c has rows of NR elements. */
+ * second tile CV_MR * NR elements after the first. c has rows of NR elements. Each step of k prefetches the line at
+ * `ahead` into the second-level cache and moves `ahead` on by ahead_step bytes: memory that the caller wants soon (any
+ * address will do). */
 typedef void (*cv_microkernel)(int64_t depth, const void *a, const void *b, int64_t ldb, int64_t next, void *c,
-                               int accumulate);
+                               int accumulate, const void *ahead, int64_t ahead_step);
 
 /* [rows - 1] */
 struct cv_microkernels {
@@ -60,6 +62,8 @@ struct cv_microkernels {
 #define CVM_BYTES 16
 #endif
 
+#define CVM_PREFETCH(p) __builtin_prefetch(p, 0, 2)
+
 #define CVM_TYPES(dt, T)                                                               \
     typedef T cvm_##dt __attribute__((vector_size(CVM_BYTES)));                        \
     typedef T cvm_##dt##_mem __attribute__((vector_size(CVM_BYTES), aligned(sizeof(T)), may_alias));
@@ -73,10 +77,11 @@ CVM_TYPES(i64, int64_t)
 /* The loops over rows and vectors have constant trip counts and unroll completely, so acc lives in registers. */
 #define CVM_KERNEL(dt, T, name, ROWS, COLUMNS, PANELS, UNROLL)                                                         \
     static void cvm_##name##_##dt##_##ROWS(int64_t depth, const void *pa, const void *pb, int64_t ldb, int64_t next,   \
-                                           void *pc, int accumulate) {                                                 \
+                                           void *pc, int accumulate, const void *pahead, int64_t ahead_step) {         \
         enum { LANES = CVM_BYTES / sizeof(T), PER = (COLUMNS) / LANES, VECTORS = PER * PANELS };                       \
         const T *a = pa, *b = pb;                                                                                      \
         T *c = pc;                                                                                                     \
+        const char *ahead = pahead;                                                                                    \
         cvm_##dt acc[ROWS][VECTORS];                                                                                   \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                      \
             _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \
@@ -95,6 +100,8 @@ CVM_TYPES(i64, int64_t)
                     T x = a[i * CV_CHUNK];                                                                             \
                     _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) acc[i][j] += x * row[j];                \
                 }                                                                                                      \
+                CVM_PREFETCH(ahead);                                                                                   \
+                ahead += ahead_step;                                                                                   \
                 a++;                                                                                                   \
                 b += ldb;                                                                                              \
             }                                                                                                          \

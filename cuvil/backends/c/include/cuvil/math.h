@@ -707,9 +707,16 @@ CVI_PAIRWISE(tanh)
     }
 CVI_LIBM1(tan) CVI_LIBM1(asin) CVI_LIBM1(acos) CVI_LIBM1(atan)
 CVI_LIBM1(sinh) CVI_LIBM1(cosh) CVI_LIBM1(asinh) CVI_LIBM1(acosh) CVI_LIBM1(atanh)
-CVI_LIBM1(erf) CVI_LIBM1(erfc) CVI_LIBM1(tgamma)
+CVI_LIBM1(erf) CVI_LIBM1(erfc)
 CVI_LIBM2(pow) CVI_LIBM2(atan2) CVI_LIBM2(hypot) CVI_LIBM2(nextafter) CVI_LIBM2(fmod)
 
+/* In long double, because C libraries' double tgamma is off by more than 4 ulp in places. */
+CV_FUNC cv_vf64 cv_tgamma_f64(cv_vf64 a) {
+    double x[CV_LANES];
+    cv_store_f64(x, a);
+    for (int l = 0; l < CV_LANES; l++) x[l] = (double)__builtin_tgammal(x[l]);
+    return cv_load_f64(x);
+}
 /* The reentrant form: lgamma itself writes a global. */
 double lgamma_r(double, int *);
 CV_FUNC cv_vf64 cv_lgamma_f64(cv_vf64 a) {

@@ -81,7 +81,9 @@ class DiskCache:
 
     >>> import tempfile
     >>> cache = DiskCache(Path(tempfile.mkdtemp()))
-    >>> entry = cache.put("greeting", lambda folder: (folder / "text").write_text("hello") and None)
+    >>> def build(folder: Path) -> None:
+    ...     (folder / "text").write_text("hello")
+    >>> entry = cache.put("greeting", build)
     >>> (entry / "text").read_text(), cache.get("greeting") == entry, cache.get("other")
     ('hello', True, None)
     """

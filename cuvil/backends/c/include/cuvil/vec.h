@@ -748,24 +748,55 @@ CVI_NUMERIC(CVI_PART)
     CV_INLINE void cv_store_part_##dt(T *p, cv_v##vt v, int64_t n) { cv_store_part_##raw(p, OUT(v), n); }
 CVI_STORED(CVI_PART_STORED)
 
-#define CVI_STRIDED(dt, T, vt)                                                                            \
+#define CVI_STRIDED_LOAD(dt, T, vt)                                                                       \
     CV_INLINE cv_v##vt cv_load_strided_##dt(const T *p, int64_t stride, int64_t n) {                      \
         T lanes[CV_LANES] = {0};                                                                          \
         for (int64_t l = 0; l < n; l++) lanes[l] = p[l * stride];                                         \
         return cv_load_##dt(lanes);                                                                       \
-    }                                                                                                     \
-    CV_INLINE void cv_store_strided_##dt(T *p, int64_t stride, cv_v##vt v, int64_t n) {                   \
-        T lanes[CV_LANES];                                                                                \
-        cv_store_##dt(lanes, v);                                                                          \
-        for (int64_t l = 0; l < n; l++) p[l * stride] = lanes[l];                                         \
     }                                                                                                     \
     CV_INLINE cv_v##vt cv_gather_##dt(const T *p, const int64_t off[CV_LANES], int64_t n) {               \
         T lanes[CV_LANES] = {0};                                                                          \
         for (int64_t l = 0; l < n; l++) lanes[l] = p[off[l]];                                             \
         return cv_load_##dt(lanes);                                                                       \
     }
-#define CVI_STRIDED_NUMERIC(dt, T, cls) CVI_STRIDED(dt, T, dt)
-#define CVI_STRIDED_STORED(dt, T, vt, raw, IN, OUT) CVI_STRIDED(dt, T, vt)
+#define CVI_STRIDED_STORE(dt, T, vt)                                                                      \
+    CV_INLINE void cv_store_strided_##dt(T *p, int64_t stride, cv_v##vt v, int64_t n) {                   \
+        T lanes[CV_LANES];                                                                                \
+        cv_store_##dt(lanes, v);                                                                          \
+        for (int64_t l = 0; l < n; l++) p[l * stride] = lanes[l];                                         \
+    }
+#define CVI_STRIDED(dt, T, cls) CVI_STRIDED_LOAD(dt, T, dt)
+#define CVI_STRIDED_NUMERIC(dt, T, cls) CVI_STRIDED_STORE(dt, T, dt)
+#define CVI_STRIDED_STORED(dt, T, vt, raw, IN, OUT) CVI_STRIDED_LOAD(dt, T, vt) CVI_STRIDED_STORE(dt, T, vt)
+#if CVI_GCC_AVX512
+/* GATHER takes eight 64-bit offsets; JOIN makes a vector of the two results, which are of type H. */
+#define CVI_GATHER_512(dt, T, GATHER, H, JOIN)                                                            \
+    CV_INLINE cv_v##dt cvi_gather_##dt(const T *p, cv_vi64 off, int64_t n) {                              \
+        unsigned bits = CVI_LANE_BITS(n);                                                                 \
+        return JOIN(GATHER((H){}, p, (cvi_v8di)off.lo, (char)bits, sizeof(T)),                            \
+                    GATHER((H){}, p, (cvi_v8di)off.hi, (char)(bits >> 8), sizeof(T)));                    \
+    }                                                                                                     \
+    CV_INLINE cv_v##dt cv_gather_##dt(const T *p, const int64_t off[CV_LANES], int64_t n) {               \
+        return cvi_gather_##dt(p, cv_load_i64(off), n);                                                   \
+    }                                                                                                     \
+    CV_INLINE cv_v##dt cv_load_strided_##dt(const T *p, int64_t stride, int64_t n) {                      \
+        return cvi_gather_##dt(p, cv_mul_i64(cv_iota_i64(0), cv_splat_i64(stride)), n);                   \
+    }
+#define CVI_JOIN_u32(lo, hi) ((cv_vu32)cvi_cat_i32(lo, hi))
+#define CVI_JOIN_f64(lo, hi) ((cv_vf64){lo, hi})
+#define CVI_JOIN_i64(lo, hi) ((cv_vi64){(cv_hi64)lo, (cv_hi64)hi})
+#define CVI_JOIN_u64(lo, hi) ((cv_vu64){(cv_hu64)lo, (cv_hu64)hi})
+CVI_GATHER_512(f32, float, __builtin_ia32_gatherdiv16sf, cv_hf32, cvi_cat_f32)
+CVI_GATHER_512(i32, int32_t, __builtin_ia32_gatherdiv16si, cv_hi32, cvi_cat_i32)
+CVI_GATHER_512(u32, uint32_t, __builtin_ia32_gatherdiv16si, cv_hi32, CVI_JOIN_u32)
+CVI_GATHER_512(f64, double, __builtin_ia32_gatherdiv8df, cv_hf64, CVI_JOIN_f64)
+CVI_GATHER_512(i64, int64_t, __builtin_ia32_gatherdiv8di, cvi_v8di, CVI_JOIN_i64)
+CVI_GATHER_512(u64, uint64_t, __builtin_ia32_gatherdiv8di, cvi_v8di, CVI_JOIN_u64)
+CVI_STRIDED(i8, int8_t, FLAT) CVI_STRIDED(u8, uint8_t, FLAT)
+CVI_STRIDED(i16, int16_t, FLAT) CVI_STRIDED(u16, uint16_t, FLAT)
+#else
+CVI_NUMERIC(CVI_STRIDED)
+#endif
 CVI_NUMERIC(CVI_STRIDED_NUMERIC)
 CVI_STORED(CVI_STRIDED_STORED)
 

@@ -1,1 +1,1 @@
-"""The names of the array API, made from the op records."""
+"""The functions that user code calls, on NumPy arrays (at once) and on traced arrays (into the trace)."""

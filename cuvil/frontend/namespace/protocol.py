@@ -1,0 +1,172 @@
+"""What makes traced arrays behave as NumPy arrays: operators, methods, and NumPy's own functions called on them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from cuvil.frontend.dispatch import asoperand, dtype_of, is_traced, result_dtype, weak_type
+from cuvil.frontend.namespace import functions
+from cuvil.frontend.namespace.arguments import AnyArray
+from cuvil.frontend.namespace.indexing import getitem
+from cuvil.frontend.source import at_user_line
+from cuvil.frontend.tracer import METHODS
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+
+_REDUCTIONS = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
+}
+
+
+def binary(name: str, left: Any, right: Any) -> AnyArray:
+    """An operator of a traced array; NotImplemented where the other side is no operand, so that it may try."""
+    try:
+        a, b = asoperand(left), asoperand(right)
+    except ArgumentTypeError:
+        return NotImplemented
+    if name == "pow":
+        return _power(a, b)
+    return FUNCTIONS[name](a, b)
+
+
+def _power(a: Any, b: Any) -> AnyArray:
+    """``a ** b``; as for NumPy's operator, small Python exponents of floats are the function that they mean."""
+    if weak_type(b) is not None and not is_traced(b) and weak_type(a) is None and result_dtype(a, b).is_float:
+        name = {2: "square", 0.5: "sqrt", -1: "divide", 1: "positive"}.get(b)
+        x = elementwise_cast(a, b)
+        if name == "divide":
+            return FUNCTIONS["divide"](1.0, x)
+        if name is not None:
+            return FUNCTIONS[name](x)
+    return FUNCTIONS["pow"](a, b)
+
+
+def elementwise_cast(a: Any, b: Any) -> AnyArray:
+    """The left operand of a power in the dtype of the result."""
+    dt = result_dtype(a, b)
+    return a if dtype_of(a) is dt else FUNCTIONS["astype"](a, dt)
+
+
+def unary(name: str, x: Any) -> AnyArray:
+    """An operator of one traced array."""
+    return FUNCTIONS[name](x)
+
+
+# -------------------------------------------------------------------------------------- NumPy's own functions
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, FUNCTIONS, 3)
+    return f"; the nearest names are {', '.join(near)}" if near else ""
+
+
+def _unsupported(what: str, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"numpy.{what} is not supported on traced arrays{at_user_line()}{_nearest(name)}. Write it with functions of"
+        " cuvil.numpy, or compute this part outside of the traced function."
+    )
+
+
+def _call(what: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
+    """A function of the namespace called in NumPy's name."""
+    function = FUNCTIONS.get(name)
+    if function is None:
+        raise _unsupported(what, name)
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UnsupportedError(
+            f"numpy.{what} on traced arrays does not take these arguments ({error}){at_user_line()};"
+            f" cuvil.numpy.{name}{inspect.signature(function)} is what there is"
+        ) from None
+    return function(*args, **kwargs)
+
+
+def ufunc(fn: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
+    """``numpy.add(x, y)``, ``numpy.add.reduce(x)`` and their like, called with a traced array."""
+    name: str = fn.__name__
+    if kwargs.get("out") is not None:
+        raise ArgumentError(
+            f"numpy.{name}(..., out=...) would change an array in place, which a traced function cannot{at_user_line()};"
+            " use the returned array"
+        )
+    if method == "__call__":
+        options = {k: v for k, v in kwargs.items() if k != "dtype"}
+        target = kwargs.get("dtype")
+        if target is not None:
+            inputs = tuple(FUNCTIONS["astype"](x, target) for x in inputs)
+        return _call(name, name, inputs, options)
+    if method == "reduce" and name in _REDUCTIONS:
+        # The ufunc's own default is the first axis, unlike that of the function.
+        options = {"axis": 0, **{k: v for k, v in kwargs.items() if v is not None or k == "axis"}}
+        return _call(f"{name}.reduce", _REDUCTIONS[name], inputs, options)
+    if method == "accumulate" and name in ("add", "multiply"):
+        scan = "cumulative_sum" if name == "add" else "cumulative_prod"
+        return _call(f"{name}.accumulate", scan, inputs, {"axis": 0, **kwargs})
+    if method == "outer":
+        left, right = (FUNCTIONS["asarray"](x) for x in inputs)
+        wide = FUNCTIONS["reshape"](left, (*left.shape, *(1,) * right.ndim))
+        return _call(f"{name}.outer", name, (wide, right), kwargs)
+    raise _unsupported(f"{name}.{method}", name)
+
+
+def function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
+    """``numpy.concatenate(...)`` and its like, called with a traced array."""
+    name: str = fn.__name__
+    if getattr(np, name, None) is not fn:
+        module = str(getattr(fn, "__module__", "numpy")).removeprefix("numpy").lstrip(".")
+        raise _unsupported(f"{module}.{name}" if module else name, name)
+    return _call(name, name, args, kwargs)
+
+
+_NAMESPACE: list[ModuleType] = []
+
+
+def set_namespace(module: ModuleType) -> None:
+    """Set what ``x.__array_namespace__()`` returns."""
+    _NAMESPACE[:] = [module]
+
+
+def namespace(api_version: str | None) -> ModuleType:
+    """The module of ``x.__array_namespace__()``.
+
+    Raises:
+        ArgumentError: a version of the array API that is not implemented.
+    """
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise ArgumentError(f"no array API version {api_version!r}{at_user_line()}; expected '2024.12' or an older one")
+    return _NAMESPACE[0] if _NAMESPACE else functions
+
+
+#: Every function that user code can call, by each of its names.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: value for name, value in vars(functions).items() if callable(value) and not name.startswith("_")
+}
+
+METHODS.update(
+    {
+        "binary": binary,
+        "unary": unary,
+        "getitem": getitem,
+        "__ufunc__": ufunc,
+        "__function__": function,
+        "__namespace__": namespace,
+        **{
+            name: FUNCTIONS[name]
+            for name in (
+                "transpose", "matrix_transpose", "at", "astype", "reshape", "squeeze", "swapaxes",
+                "sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "cumulative_sum",
+            )
+        },
+    }
+)  # fmt: skip

@@ -151,6 +151,13 @@ def test_deferred_conjugation_and_negation_are_applied(tmp_path):
     assert [found[name].tolist() for name in "cnp"] == [[1 - 2j], [-1 - 2j], [1 + 2j]]
 
 
+def test_many_deferred_copies_of_one_storage_are_one(tmp_path):
+    arguments = (storage("0", 6), 0, (2, 3), (3, 1), False, None, {"neg": True})
+    value = {str(index): Call(GRID.function, arguments) for index in range(9)}
+    found = loaded(tmp_path, torch_zip(pickled(value), {"0": SIX.tobytes()}))
+    assert all(np.shares_memory(found["0"], array) for array in found.values())
+
+
 def test_legacy_storage_views(tmp_path):
     view = storage("0", 6, view=[("view", 2, 3)])
     value = {"root": GRID, "view": tensor(view, (2,), (1,), offset=1)}
@@ -238,6 +245,11 @@ def lie(key="0", count=6, kind="FloatStorage", shape=(2, 3), strides=(3, 1), off
         ({"w": Call(GRID.function, ("0", 0, (1,), (1,), False, None))}, "built on a str"),
         ({"w": Call(GRID.function, (*GRID.arguments, {"device": 1}))}, "only conj and neg"),
         ({"w": Call(GRID.function, (*GRID.arguments, [1]))}, "small dict"),
+        ({"w": Call(GRID.function, (*GRID.arguments, {"conj": True}))}, "conj or neg bit"),
+        (
+            {"w": Call(GRID.function, (storage("0", 24, "BoolStorage"), *GRID.arguments[1:], {"neg": True}))},
+            "conj or neg bit",
+        ),
         ({"w": Call(Name("torch._utils", "_rebuild_parameter"), ("x", True, None))}, "built on a str"),
         ({"w": Call(Name("torch._utils", "_rebuild_tensor_v3"), (*GRID.arguments, "float32"))}, "no torch dtype"),
         (

@@ -81,14 +81,25 @@ class Storage:
     data: memoryview
     big_endian: bool
     what: str
-    _elements: dict[np.dtype[Any], Array] = field(default_factory=dict[np.dtype[Any], Array], repr=False)
+    _elements: dict[tuple[np.dtype[Any], bool, bool], Array] = field(
+        default_factory=dict[tuple[np.dtype[Any], bool, bool], Array], repr=False
+    )
 
-    def elements(self, dtype: np.dtype[Any]) -> Array:
-        """The whole storage as a flat array of the dtype."""
-        found = self._elements.get(dtype)
+    def elements(self, dtype: np.dtype[Any], *, conjugated: bool = False, negated: bool = False) -> Array:
+        """The whole storage as a flat array of the dtype, with signs changed where asked.
+
+        Each form is made once, so that however many tensors ask for it, memory stays a small multiple of the storage.
+        """
+        form = dtype, conjugated, negated
+        found = self._elements.get(form)
         if found is None:
-            found = native_elements(self.data, dtype, big_endian=self.big_endian, what=self.what)
-            self._elements[dtype] = found
+            if negated:
+                found = np.negative(self.elements(dtype, conjugated=conjugated))
+            elif conjugated:
+                found = np.conjugate(self.elements(dtype))
+            else:
+                found = native_elements(self.data, dtype, big_endian=self.big_endian, what=self.what)
+            self._elements[form] = found
         return found
 
 

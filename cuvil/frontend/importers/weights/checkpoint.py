@@ -73,7 +73,10 @@ def _in_folder(folder: Path) -> Path:
     for name in _PREFERRED:
         if (folder / name).is_file():
             return folder / name
-    files = sorted(file for file in folder.iterdir() if file.is_file())
+    try:
+        files = sorted(file for file in folder.iterdir() if file.is_file())
+    except OSError as error:
+        raise WeightsError(f"cannot list {folder}: {error.strerror or error}") from error
     for suffixes in ((_INDEX_SUFFIX,), (".safetensors",), _TORCH_SUFFIXES):
         found = [file for file in files if file.name.endswith(suffixes)]
         if len(found) == 1:

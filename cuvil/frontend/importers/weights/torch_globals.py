@@ -59,13 +59,10 @@ class TensorRecord:
         Raises:
             WeightsError: the window does not fit in the storage.
         """
-        elements = storage.elements(self.dtype)
+        elements = storage.elements(self.dtype, conjugated=self.conjugated, negated=self.negated)
         if self.storage.dtype is not None:
             elements = elements[self.storage.begin : self.storage.end]
-        values = strided_view(elements, self.offset, self.shape, self.strides, tensor)
-        if self.conjugated:
-            values = np.conjugate(values)
-        return np.negative(values) if self.negated else values
+        return strided_view(elements, self.offset, self.shape, self.strides, tensor)
 
 
 def storage_record(identifier: object) -> StorageRecord:
@@ -141,14 +138,17 @@ def _tensor(arguments: tuple[Any, ...], dtype: np.dtype[Any] | None, flags: obje
     unknown = [key for key in bits if key not in ("conj", "neg") and bits[key]]
     if unknown:
         raise WeightsError(f"a tensor's metadata sets {unknown[0]!r:.60}; only conj and neg are understood")
+    conjugated, negated = bits.get("conj") is True, bits.get("neg") is True
+    if (conjugated and element.kind != "c") or (negated and element.kind not in "fc"):
+        raise WeightsError(f"a tensor of {element} has the conj or neg bit; only complex and float tensors can")
     return TensorRecord(
         storage,
         element,
         offset,
         _checked_sizes(shape, "a tensor's size"),
         _checked_sizes(strides, "a tensor's stride"),
-        bits.get("conj") is True,
-        bits.get("neg") is True,
+        conjugated,
+        negated,
     )
 
 

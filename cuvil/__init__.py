@@ -1,3 +1,53 @@
 """cuvil turns Python models into fast native inference code."""
 
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cuvil.frontend.pytree import register_pytree_node
+    from cuvil.jit import Jitted, compile, jit  # noqa: A004
+    from cuvil.support import errors
+
 __version__ = "0.1.0"
+
+__all__ = ["Jitted", "__version__", "compile", "errors", "jit", "register_pytree_node"]
+
+#: Where the public names are, loaded at their first use: importing cuvil costs next to nothing.
+_HOMES = {
+    "jit": "cuvil.jit",
+    "compile": "cuvil.jit",
+    "Jitted": "cuvil.jit",
+    "register_pytree_node": "cuvil.frontend.pytree",
+}
+_MODULES = {"errors": "cuvil.support.errors", "numpy": "cuvil.numpy", "nn": "cuvil.nn", "weights": "cuvil.weights"}
+
+
+class _Package(ModuleType):
+    """The package itself, in which ``cuvil.jit`` is the function although a module has that name too."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The import system binds a submodule to its name in the package once it is loaded.
+        if name == "jit" and isinstance(value, ModuleType):
+            value = value.jit
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        # The operators of traced arrays are filled in by the namespace.
+        importlib.import_module("cuvil.frontend.namespace.protocol")
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import cuvil.frontend.namespace.protocol  # noqa: F401 - fills in the operators of traced arrays
+from cuvil.frontend.namespace import protocol  # noqa: F401 # pyright: ignore[reportUnusedImport] - fills in operators
 from cuvil.frontend.namespace.elementwise import tanh
 from cuvil.frontend.namespace.nn import (
     adaptive_avg_pool,

@@ -44,11 +44,10 @@ dtype = _np.dtype
 
 __array_api_version__ = "2024.12"
 
-_CONSTANTS = ("pi", "e", "inf", "nan", "newaxis")
-_DTYPES = (
-    "bfloat16", "bool", "bool_", "dtype", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
-    "ndarray", "uint8", "uint16", "uint32", "uint64",
-)  # fmt: skip
-__all__ = [*_functions.__all__, *_CONSTANTS, *_DTYPES]
+__all__ = [
+    "bfloat16", "bool", "bool_", "dtype", "e", "float16", "float32", "float64", "inf", "int8", "int16", "int32",
+    "int64", "nan", "ndarray", "newaxis", "pi", "uint8", "uint16", "uint32", "uint64",
+]  # fmt: skip
+__all__ += _functions.__all__
 
 _set_namespace(sys.modules[__name__])

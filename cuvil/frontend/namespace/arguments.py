@@ -156,7 +156,7 @@ def floating(dt: DType) -> DType:
 
 
 def float_dtype(*operands: Any) -> DType:
-    """The dtype of a function of analysis of these operands, as NumPy's ufuncs choose it; float32 for Python numbers."""
+    """The dtype in which NumPy's functions of analysis take these operands; float32 for Python numbers alone."""
     strong: DType | None = None
     for x in operands:
         if weak_type(x) is None:

@@ -254,9 +254,9 @@ def _comparison(name: str, example: str) -> BinaryFunction:
     def function(x1: ArrayLike, x2: ArrayLike, /) -> AnyArray:
         left, right = asoperand(x1), asoperand(x2)
         # Every value of the dtype compares with a number outside of its range as 0 does.
-        if _outside(right, left):
+        if isinstance(right, int) and _outside(right, left):
             return _constant_like(left, holds(0, right))
-        if _outside(left, right):
+        if isinstance(left, int) and _outside(left, right):
             return _constant_like(right, holds(left, 0))
         return elementwise(name, left, right)
 

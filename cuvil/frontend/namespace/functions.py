@@ -25,7 +25,7 @@ from cuvil.frontend.namespace.dtype_functions import (
     result_type,
 )
 from cuvil.frontend.namespace.elementwise import (
-    abs,
+    abs,  # noqa: A004
     absolute,
     acos,
     acosh,
@@ -97,14 +97,14 @@ from cuvil.frontend.namespace.elementwise import (
     nextafter,
     not_equal,
     positive,
-    pow,
+    pow,  # noqa: A004
     power,
     real,
     reciprocal,
     remainder,
     right_shift,
     rint,
-    round,
+    round,  # noqa: A004
     rsqrt,
     sign,
     signbit,
@@ -168,10 +168,10 @@ from cuvil.frontend.namespace.manipulation import (
     vstack,
 )
 from cuvil.frontend.namespace.reduction import (
-    all,
+    all,  # noqa: A004
     amax,
     amin,
-    any,
+    any,  # noqa: A004
     argmax,
     argmin,
     count_nonzero,
@@ -180,12 +180,12 @@ from cuvil.frontend.namespace.reduction import (
     cumulative_prod,
     cumulative_sum,
     logsumexp,
-    max,
+    max,  # noqa: A004
     mean,
-    min,
+    min,  # noqa: A004
     prod,
     std,
-    sum,
+    sum,  # noqa: A004
     var,
 )
 from cuvil.frontend.namespace.sorting import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -360,7 +361,7 @@ def hstack(arrays: Sequence[ArrayLike], /) -> AnyArray:
 
 
 def _split_at(x: Any, axis: int, bounds: Sequence[Dim]) -> list[AnyArray]:
-    return [slice_axis(x, axis, Span(lo, hi - lo, 1)) for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [slice_axis(x, axis, Span(lo, hi - lo, 1)) for lo, hi in pairwise(bounds)]
 
 
 def _between(x: Any, axis: int, indices: Sequence[Any]) -> list[AnyArray]:

@@ -97,8 +97,8 @@ def ufunc(fn: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any])
     name: str = fn.__name__
     if kwargs.get("out") is not None:
         raise ArgumentError(
-            f"numpy.{name}(..., out=...) would change an array in place, which a traced function cannot{at_user_line()};"
-            " use the returned array"
+            f"numpy.{name}(..., out=...) would change an array in place, which a traced function cannot{at_user_line()}"
+            "; use the returned array"
         )
     if method == "__call__":
         options = {k: v for k, v in kwargs.items() if k != "dtype"}

@@ -347,6 +347,12 @@ class Expr:
             "scope.prove('!=', dim, 0), or compare with ==, which is structural"
         )
 
+    def __index__(self) -> NoReturn:
+        raise TracingError(
+            f"the size {self} is a symbol here and has no number yet. To slice a NumPy array by it, make it part of the "
+            f"trace: cuvil.numpy.asarray(x)[:{self}]; to loop over it, make that axis static"
+        )
+
     def __str__(self) -> str:
         text = self.cached_text
         if text is None:

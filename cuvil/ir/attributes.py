@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -175,6 +176,10 @@ def format_param(value: ParamValue) -> str:
     return str(value)
 
 
+#: What ``repr`` of a float looks like; an integer is no float, and no dimension looks like this.
+_FLOAT = re.compile(r"-?(\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)")
+
+
 def parse_param(text: str, kind: str) -> ParamValue:
     """The inverse of :func:`format_param` for a parameter of the given kind."""
     if text == "none":
@@ -190,12 +195,8 @@ def parse_param(text: str, kind: str) -> ParamValue:
         return text == "true"
     if kind == "dtype":
         return dtype(text)
-    if kind in ("float", "scalar"):
-        plain = text.lstrip("-")
-        if plain in ("inf", "nan") or any(c in plain for c in ".e"):
-            return float(text)
-        if kind == "scalar" and plain.isdigit():
-            return int(text)
+    if kind in ("float", "scalar", "any") and _FLOAT.fullmatch(text):
+        return float(text)
     try:
         return parse_dim(text)
     except CuvilError as error:

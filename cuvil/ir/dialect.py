@@ -33,6 +33,7 @@ from cuvil.ir.attributes import (
     scan_balanced,
     tensor_type,
 )
+from cuvil.ir.kernel import KERNEL
 from cuvil.ops.record import Array, Aval, OpRecord, ParamValue
 from cuvil.ops.registry import records
 from cuvil.support.errors import CuvilError, IRError
@@ -314,7 +315,7 @@ CUVIL = _dialect()
 def context() -> Context:
     """A parser context with every dialect that a cuvil program uses."""
     ctx = Context()
-    for d in (Builtin, Func, CUVIL):
+    for d in (Builtin, Func, CUVIL, KERNEL):
         ctx.load_dialect(d)
     return ctx
 

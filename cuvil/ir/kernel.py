@@ -14,6 +14,7 @@ from xdsl.ir import Block, Data, Dialect, Operation, OpTraits, Region, SSAValue,
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
+from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cuvil.dtypes import DType, bool_, dtype
@@ -91,7 +92,7 @@ def scalar_dtype(value: SSAValue) -> DType:
 class KernelOp(Operation):
     """Base: operands, static parameters, at most one result, and regions without control flow between blocks."""
 
-    traits: ClassVar[OpTraits] = OpTraits(lambda: ())
+    traits: ClassVar[OpTraits] = OpTraits(lambda: (NoTerminator(),))
 
     @property
     def params(self) -> dict[str, ParamValue]:

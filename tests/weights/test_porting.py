@@ -201,7 +201,11 @@ def test_leaves_of_like_may_be_anything_with_a_shape():
         shape = (2,)
         dtype = dtypes.bfloat16
 
-    _, report = port({"a": ones(2), "b": ones(2)}, like={"a": Spec(), "b": (np.int64(2),)})
+    class Shaped:
+        shape = (2,)
+
+    tensors = {"a": ones(2), "b": ones(2), "c": ones(2)}
+    _, report = port(tensors, like={"a": Spec(), "b": (np.int64(2),), "c": Shaped()})
     assert report.mistyped == (Mistyped("a", "float32", "bfloat16"),)
     assert port({"a": ones(2)}, [cast("a", "bfloat16")], like={"a": Spec()})[1].complete
 

@@ -42,6 +42,7 @@ def test_bad_patterns_and_templates_are_refused():
 
 def test_drop():
     assert applied(drop(r".*\.n"), a_n=grid(1), a_w=grid(1))[1] == 1
+    assert str(drop(r".*\.n")) == r"drop('.*\\.n')"
 
 
 def test_transpose_is_a_view_with_checked_axes():
@@ -84,6 +85,11 @@ def test_cast(source, dtype, values):
     found = applied(cast("w", dtype), w=source)[0]["w"]
     assert found.dtype.name == dtype
     np.testing.assert_array_equal(found.astype(np.float64), values)
+
+
+def test_cast_to_the_same_dtype_keeps_the_array():
+    source = grid(2)
+    assert applied(cast("w", "float32"), w=source)[0]["w"] is source
 
 
 def test_cast_refuses_what_loses_more_than_precision():

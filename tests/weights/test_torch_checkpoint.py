@@ -9,7 +9,18 @@ import pytest
 
 from cuvil.support.errors import WeightsError
 from cuvil.weights import load
-from tests.weights.checkpoint_files import Call, Name, Persistent, pickled, storage, tensor, torch_legacy, torch_zip
+from tests.weights.checkpoint_files import (
+    LEGACY_MAGIC,
+    Call,
+    Name,
+    Persistent,
+    opcodes,
+    pickled,
+    storage,
+    tensor,
+    torch_legacy,
+    torch_zip,
+)
 
 SIX = np.arange(6, dtype=np.float32)
 GRID = tensor(storage("0", 6), (2, 3), (3, 1))
@@ -111,6 +122,12 @@ def test_untyped_storages_of_the_newer_dtypes(tmp_path, name, dtype):
     found = loaded(tmp_path, torch_zip(pickled({"w": rebuilt}), {"0": values.tobytes()}))["w"]
     assert found.dtype == dtype
     assert found.astype(np.float32).tolist() == [2, 4]
+    if values.itemsize > 1:
+        odd = torch_zip(
+            pickled({"w": rebuilt}).replace(opcodes(values.nbytes) + b"tQ", opcodes(values.nbytes + 1) + b"tQ"),
+            {"0": values.tobytes() + b"\0"},
+        )
+        refused(tmp_path, odd, f"no multiple of the {values.itemsize} bytes")
 
 
 def test_stored_records_are_mapped_and_deflated_ones_are_read(tmp_path):
@@ -170,7 +187,14 @@ def test_legacy_storage_views(tmp_path):
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model", "model_state_dict"])
 def test_wrappers_are_looked_through(tmp_path, wrapper):
-    value = {wrapper: {"w": GRID}, "optimizer": {"state": {0: {"exp_avg": GRID}}}, "epoch": 3, "note": None}
+    device = Call(Name("torch", "device"), ("cuda", 0))
+    value = {
+        wrapper: {"w": GRID},
+        "device": device,
+        "optimizer": {"state": {0: {"exp_avg": GRID}}},
+        "epoch": 3,
+        "note": None,
+    }
     for content in both_formats(value):
         assert list(loaded(tmp_path, content)) == ["w"]
 
@@ -311,6 +335,12 @@ def test_legacy_headers_are_checked(tmp_path):
     good = torch_legacy(value, stored)
     refused(tmp_path, torch_legacy(value, stored, protocol=1002), "another version")
     refused(tmp_path, torch_legacy(value, stored, little=3), "byte order")
+    head = good[: good.index(value)]
+    refused(tmp_path, head + value + pickled([0]) + bytes(32), "not a list of strings")
+    refused(tmp_path, head + value + pickled("0") + bytes(32), "not a list of strings")
+    refused(tmp_path, good.replace(pickled(LEGACY_MAGIC), pickled([LEGACY_MAGIC])), "magic number")
+    malformed = pickled({"w": tensor(storage("0", 6, view=[(1, 2)]), (1,), (1,))})
+    refused(tmp_path, torch_legacy(malformed, stored), "a storage's view is not the tuple")
     refused(tmp_path, torch_legacy(value, {}), "does not name each storage")
     refused(tmp_path, torch_legacy(value, {**stored, "1": (0, b"")}), "does not name each storage")
     refused(tmp_path, good + b"\0", "1 bytes follow the last storage")

@@ -151,6 +151,7 @@ def test_what_is_no_plain_tensor_is_refused_with_advice(tmp_path, make, message,
         load(tmp_path / "a.pt")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_archives_are_refused_with_advice(tmp_path):
     torch.jit.save(torch.jit.script(torch.nn.ReLU()), tmp_path / "a.pt")
     with pytest.raises(WeightsError, match="TorchScript archive"):

@@ -73,6 +73,8 @@ def test_sixty_four_bit_directories_are_read():
     assert bytes(directory(content).read("a", verify=True)) == b"first"
     short = bytes(plain[:at]) + bytes(entry[:-28]) + bytes(28) + end64 + locator + last
     refused(short, "lacks the 64-bit sizes")
+    few = bytes(content).replace(struct.pack("<HHQ", 1, 24, 5), struct.pack("<HHQ", 1, 8, 5))
+    refused(few, "lacks the 64-bit sizes")
 
 
 def edited(place, offset, form, value, index=0):

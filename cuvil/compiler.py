@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from cuvil.backends.base import Runnable
@@ -17,6 +18,7 @@ from cuvil.backends.reference.backend import ReferenceProgram
 from cuvil.frontend.program import TracedProgram
 from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.text import format_module
+from cuvil.ir.verifier import Stage, verify_stage
 from cuvil.ops.record import Array
 from cuvil.passes.lowering.program import lower_program
 from cuvil.passes.pipeline import PassOptions, PassRecord, fuse_stage, optimise
@@ -104,6 +106,12 @@ def compile_program(program: TracedProgram, options: CompileOptions, *, keep_tex
     stages: dict[str, Callable[[], str]] = {}
     func: FuncOp = program.func
     keep = keep_text
+
+    def verify(stage: Stage, module: ModuleOp = program.module) -> None:
+        if options.validate:
+            verify_stage(module, stage)
+
+    verify("tensor")
     if keep:
         stages["tensor"] = _constant_text(format_module(program.module))
     if options.backend == "reference" and not options.optimise:
@@ -112,12 +120,15 @@ def compile_program(program: TracedProgram, options: CompileOptions, *, keep_tex
     records = optimise(func, program.scope, passes)
     if keep:
         stages["optimised"] = _constant_text(format_module(program.module))
+    verify("optimised")
     if options.backend == "reference":
         return Compiled(program, ReferenceProgram(func), stages, records)
     records += fuse_stage(func, program.scope, passes)
     if keep:
         stages["fused"] = _constant_text(format_module(program.module))
+    verify("fused")
     lowered: KernelProgram = lower_program(func, program.scope)
+    verify("kernel", lowered.module)
     stages["kernel"] = lambda: format_module(lowered.module)
     if options.backend == "null":
         return Compiled(program, NullProgram(program.outputs), stages, records)

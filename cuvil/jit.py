@@ -284,6 +284,9 @@ class Jitted:
                 if env is not None:
                     return self._remember(s.key, variant, env)
             patterns = self._patterns(s)
+            if self._spec is not None:
+                # What the user stated must hold; only guards that tracing found lead to another variant.
+                solve(patterns, shapes, Scope(self.constraints), names=[name for name, _, _ in self._spec])
             reason = self._reason(family, patterns)
             variant = self._build(s, patterns, reason)
             env = variant.match(shapes)

@@ -25,6 +25,9 @@ _HOMES = {
 }
 _MODULES = {"errors": "cuvil.support.errors", "numpy": "cuvil.numpy", "nn": "cuvil.nn", "weights": "cuvil.weights"}
 
+#: What fills in the operators of traced arrays: functions to compile need it whether they use cuvil.numpy or not.
+_OPERATORS = "cuvil.frontend.namespace.protocol"
+
 
 class _Package(ModuleType):
     """The package itself, in which ``cuvil.jit`` is the function although a module has that name too."""
@@ -41,8 +44,7 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        # The operators of traced arrays are filled in by the namespace.
-        importlib.import_module("cuvil.frontend.namespace.protocol")
+        importlib.import_module(_OPERATORS)
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])

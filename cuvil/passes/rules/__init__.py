@@ -1,0 +1,18 @@
+"""The rule sets of the compiler, one module a family of root ops."""
+
+from __future__ import annotations
+
+from cuvil.passes.engine import Rule, RuleSet
+from cuvil.passes.folding import FOLDING
+from cuvil.passes.rules.arithmetic import ARITHMETIC
+
+#: Every rule set, in the order in which the rules of one root op are tried.
+RULE_SETS: tuple[RuleSet, ...] = (
+    RuleSet("folding", "the number of ops that are not constants", (FOLDING,)),
+    ARITHMETIC,
+)
+
+#: Every rule by name.
+RULES: dict[str, Rule] = {r.name: r for s in RULE_SETS for r in s.rules}
+
+__all__ = ["RULES", "RULE_SETS"]

@@ -46,30 +46,43 @@ def compile_kernels(program: KernelProgram, name: str) -> NativeProgram:
     Raises:
         ToolchainError: no C compiler, or it failed.
     """
-    kernels = program.kernels
-    host = program.host
-    index = {k.params["name"]: i for i, k in enumerate(kernels)}
-    memory = program.memory
-    packings, numbers, plain = _packings(host, index)
-    sources: dict[str, str] = {"main": emit_host(host, index, memory.slot_of, numbers)}
-    for k in kernels:
+    sources = emit_sources(program)
+    return native_program(program, sources, compile_sources(sources))
+
+
+def emit_sources(program: KernelProgram) -> dict[str, str]:
+    """The C text of each kernel by its name, and of the host program as ``main``."""
+    index = _kernel_numbers(program)
+    numbers = _packings(program.host, index)[1]
+    sources = {"main": emit_host(program.host, index, program.memory.slot_of, numbers)}
+    for k in program.kernels:
         sources[k.params["name"]] = emit_kernel(k)
-    libraries = compile_sources(sources)
+    return sources
+
+
+def native_program(program: KernelProgram, sources: dict[str, str], libraries: dict[str, Path]) -> NativeProgram:
+    """What the runtime loads, once every text of ``sources`` is in the shared library of its name."""
+    host = program.host
+    packings, _, plain = _packings(host, _kernel_numbers(program))
     inputs = host.params["inputs"]
     args = [buffer_aval(a) for a in host.body.args]
     return NativeProgram(
         library=libraries["main"],
-        kernels=tuple((libraries[k.params["name"]], k.params["name"]) for k in kernels),
+        kernels=tuple((libraries[k.params["name"]], k.params["name"]) for k in program.kernels),
         inputs=tuple(args[:inputs]),
         outputs=tuple(args[inputs:]),
         symbols=host.params["symbols"],
         constants=program.constants,
         packings=packings,
-        slots=memory.slots,
+        slots=program.memory.slots,
         calls=tuple(op.params["kernel"] for op in host.body.ops if isinstance(op, CallOp)),
         sources=sources,
         plain_constants=plain,
     )
+
+
+def _kernel_numbers(program: KernelProgram) -> dict[str, int]:
+    return {k.params["name"]: i for i, k in enumerate(program.kernels)}
 
 
 def compile_sources(sources: dict[str, str]) -> dict[str, Path]:
@@ -112,4 +125,13 @@ def runtime_path() -> Path:
         return _library_path()
 
 
-__all__ = ["CAPABILITIES", "compile_kernels", "compile_sources", "emit_kernel", "include_dir", "runtime_path"]
+__all__ = [
+    "CAPABILITIES",
+    "compile_kernels",
+    "compile_sources",
+    "emit_kernel",
+    "emit_sources",
+    "include_dir",
+    "native_program",
+    "runtime_path",
+]

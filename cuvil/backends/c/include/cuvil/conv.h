@@ -47,6 +47,7 @@ CV_INLINE int64_t cvc_index(int64_t at, int64_t size, int64_t input_dilation) {
 /* Of outputs [0, count) of a row, those that read inside the input, when output 0 reads position `at`. */
 CV_FUNC cvc_piece cvc_clip(int64_t at, int64_t count, int64_t size, int64_t stride, int64_t input_dilation) {
     int64_t step = 1, x_step = stride, first = 0;
+    if (input_dilation == 1 && at >= 0 && at + (count - 1) * stride < size) return (cvc_piece){0, 1, at, stride, count};
     if (input_dilation != 1) {
         int64_t a = stride, b = input_dilation;
         while (b) {
@@ -114,6 +115,7 @@ typedef struct {
     const CVC_X_MEM *x;
     const CVC_W_MEM *w;
     int64_t channels, out_channels; /* of a group */
+    int pointwise;                  /* one tap, and pixels of the output lie as those of the input */
 } CVC_(_geometry);
 
 /* Copies a piece of `channels` consecutive channels to rows of a panel. */
@@ -164,10 +166,10 @@ CV_FUNC void CVC_(_pack_patches)(const CVC_(_geometry) *g, int64_t batch, CVC_T 
     const CVC_X_MEM *x = g->x + n * s->x_strides[0];
     int64_t hw = s->out[1] * s->out[2];
     int64_t d0 = pixel / hw, h0 = pixel / s->out[2] % s->out[1], w0 = pixel % s->out[2];
-    for (int64_t end = k + depth; k < end;) {
-        int64_t tap = k / g->channels, channel = k % g->channels, channels = cvg_min(g->channels - channel, end - k);
-        int64_t td = tap / (s->kernel[1] * s->kernel[2]), th = tap / s->kernel[2] % s->kernel[1];
-        int64_t tw = tap % s->kernel[2];
+    int64_t tap = k / g->channels, channel = k % g->channels, rest = depth;
+    int64_t td = tap / (s->kernel[1] * s->kernel[2]), th = tap / s->kernel[2] % s->kernel[1], tw = tap % s->kernel[2];
+    while (rest > 0) {
+        int64_t channels = cvg_min(g->channels - channel, rest);
         cvc_piece pieces[2 * CV_LANES]; /* no more than columns: each has at least one */
         int64_t count = 0, covered = 0;
         int64_t d = d0, h = h0, w = w0;
@@ -202,8 +204,23 @@ CV_FUNC void CVC_(_pack_patches)(const CVC_(_geometry) *g, int64_t batch, CVC_T 
             CVC_(_copy_piece)(g, to, width, x, pieces[i], n, group * g->channels + channel, channels);
         }
         to += channels * width;
-        k += channels;
+        rest -= channels;
+        channel = 0;
+        if (++tw == s->kernel[2]) {
+            tw = 0;
+            if (++th == s->kernel[1]) {
+                th = 0;
+                td++;
+            }
+        }
     }
+}
+
+/* Where the rows of the next panel will be read: of use for one tap, where the channels are all there is to fetch. */
+CV_INLINE const void *CVC_(_next_patches)(const CVC_(_geometry) *g, int64_t batch, int64_t k, int64_t pixel) {
+    const cv_conv_shape *s = g->shape;
+    int64_t channel = batch % s->groups * g->channels + k;
+    return g->x + batch / s->groups * s->x_strides[0] + channel * s->x_strides[1] + pixel;
 }
 
 /* Weights (m, k) of a group for _pack_a: `count` along k, that is along the channels of one tap after the other. */
@@ -229,6 +246,9 @@ CV_INLINE void CVC_(_store_pixels)(const CVC_(_geometry) *g, int64_t batch, int6
 #define CV_GEMM_LOAD_A(e, batch, m, k, count) CVC_(_load_weights)(e, m, k, count)
 #define CV_GEMM_PACK_B(e, batch, to, k, depth, n, columns, width) \
     CVC_(_pack_patches)(e, batch, to, k, depth, n, columns, width)
+#define CV_GEMM_AHEAD_B(e, batch, k, n) CVC_(_next_patches)(e, batch, k, n)
+#define CV_GEMM_AHEAD_B_STEP(e) \
+    (((const CVC_(_geometry) *)(e))->pointwise * ((const CVC_(_geometry) *)(e))->shape->x_strides[1])
 #define CV_GEMM_STORE(e, batch, m, n, count, v) CVC_(_store_pixels)(e, batch, m, n, count, v)
 #define CV_GEMM_A_OFFSET(e, batch)                                                          \
     ((batch) % ((const CVC_(_geometry) *)(e))->shape->groups * call->a.batch_stride)
@@ -242,7 +262,7 @@ CV_FUNC int64_t CVC_(_packed_group_bytes)(const cv_conv_shape *s) {
 CV_FUNC int64_t CVC_(_packed_w_bytes)(const cv_conv_shape *s) { return s->groups * CVC_(_packed_group_bytes)(s); }
 
 CV_FUNC CVC_(_geometry) CVC_(_geometry_of)(const cv_conv_shape *s, const void *env, const void *x, const void *w) {
-    return (CVC_(_geometry)){s, env, x, w, s->channels / s->groups, s->out_channels / s->groups};
+    return (CVC_(_geometry)){s, env, x, w, s->channels / s->groups, s->out_channels / s->groups, 0};
 }
 
 /* Packs contiguous weights of shape (out_channels, channels / groups, *kernel) into _packed_w_bytes(s) bytes. */
@@ -269,6 +289,7 @@ CV_FUNC void CVC_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *shape
         s.in[0] = s.in[1] = s.out[0] = s.out[1] = 1;
     }
     CVC_(_geometry) g = CVC_(_geometry_of)(&s, env, x, 0);
+    g.pointwise = pointwise;
     cv_matrix a = {packed_w, 0, 0, CVC_(_packed_group_bytes)(&s) / (int64_t)sizeof(CVC_T), 1}, b = {0};
     CVG_PASTE(CVC_(_product), _run)(ctx, &g, s.batch * s.groups, g.out_channels, CVC_PIXELS(&s),
                                     g.channels * CVC_TAPS(&s), a, b);

@@ -330,16 +330,20 @@ CV_FUNC int64_t CVG_(_width)(int64_t n, int64_t columns) {
 
 CV_FUNC void CVG_(_store_tile)(const CVG_(_call) *call, int64_t batch, int64_t row, int64_t rows, int64_t n,
                                int64_t columns, const CVG_T *tile) {
-    (void)call;
+    (void)call, (void)batch, (void)row, (void)n;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < columns; j += CV_LANES) {
             CVG_V value = CVG_LOAD_ACC(tile + i * CVG_NR + j);
-            int64_t count = columns - j;
-            if (count >= CV_LANES) {
+            int64_t count = cvg_min(columns - j, CV_LANES);
+#if CV_LANES == 16 /* masks make a part as cheap as a whole vector: one copy of the hook will do */
+            CV_GEMM_STORE(call->env, batch, (row + i), (n + j), count, value);
+#else
+            if (count == CV_LANES) {
                 CV_GEMM_STORE(call->env, batch, (row + i), (n + j), CV_LANES, value);
             } else {
                 CV_GEMM_STORE(call->env, batch, (row + i), (n + j), count, value);
             }
+#endif
         }
     }
 }
@@ -419,10 +423,15 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
                 } else if (packed_b) { /* the next panel, as many lines with each tile as K has steps */
                     ahead = (const char *)(at + together * next) + t * depth * 64;
                     ahead_step = 64;
-                } else if (b && t * 64 < CVG_NR * (int64_t)sizeof(CVG_B_MEM)) { /* one line of its rows with a tile */
+                } else if (t * 64 < CVG_NR * (int64_t)sizeof(CVG_B_MEM)) { /* one line of its rows with each tile */
+#if defined(CV_GEMM_AHEAD_B)
+                    ahead_step = CV_GEMM_AHEAD_B_STEP(call->env) * (int64_t)sizeof(CVG_B_MEM);
+                    if (ahead_step) ahead = (const char *)CV_GEMM_AHEAD_B(call->env, batch, k, n + CVG_NR) + t * 64;
+#elif !defined(CV_GEMM_LOAD_B) && !defined(CV_GEMM_LOAD_B_ALONG_K)
+                    ahead_step = call->b.row_stride * (int64_t)sizeof(CVG_B_MEM);
                     ahead = (const char *)(b + k * call->b.row_stride + (n + together * CVG_NR) * call->b.col_stride) +
                             t * 64;
-                    ahead_step = call->b.row_stride * (int64_t)sizeof(CVG_B_MEM);
+#endif
                 }
                 kernel(depth, tile_a, at, ldb, next, c, k > 0, ahead, ahead_step);
                 if (last) {
@@ -548,6 +557,8 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CV_GEMM_LOAD_B
 #undef CV_GEMM_LOAD_B_ALONG_K
 #undef CV_GEMM_PACK_B
+#undef CV_GEMM_AHEAD_B
+#undef CV_GEMM_AHEAD_B_STEP
 #undef CV_GEMM_A_OFFSET
 #undef CV_GEMM_B_OFFSET
 #undef CVG_

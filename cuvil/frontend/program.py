@@ -16,8 +16,8 @@ from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.tracer import Guard, Trace, tracing
 from cuvil.ir.attributes import ConstraintsAttr
 from cuvil.ops.record import Aval
-from cuvil.support.errors import CuvilError, TracingError
-from cuvil.symbolic import Scope
+from cuvil.support.errors import ArgumentError, CuvilError, TracingError
+from cuvil.symbolic import Scope, free_symbols
 
 
 @dataclass
@@ -53,9 +53,16 @@ def trace(
     ``in_tree`` is the structure of ``(args, kwargs)``; ``avals`` are its leaves.
 
     Raises:
+        ArgumentError: a symbol whose name begins with an underscore.
         TracingError: the function returned something that is not an array.
     """
     scope = Scope(constraints)
+    for s in sorted(free_symbols(*(d for a in avals for d in a.shape))):
+        if s.startswith("_"):
+            raise ArgumentError(
+                f"the dimension symbol {s!r} begins with an underscore, as the compiler's own loop variables do; name it"
+                f" {s.lstrip('_') or 'N'!r}, for example"
+            )
     t = Trace(scope, name or getattr(fn, "__name__", "function"))
     names = list(names) if names is not None else leaf_paths(in_tree, "arg")
     weak = list(weak) if weak is not None else [None] * len(avals)

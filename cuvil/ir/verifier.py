@@ -58,7 +58,7 @@ _HOST_OPS = (AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp)
 _COMBINES = frozenset({"add", "mul", "min", "max", "and", "or"})
 _BIND_MODES = frozenset({"error", "clip", "wrap", "fill"})
 #: Index variables that an epilogue is given by its template.
-_TEMPLATE_VARIABLES = {"matmul": ("b", "m", "n"), "conv": ("b", "m", "p")}
+_TEMPLATE_VARIABLES = {"matmul": ("_b", "_m", "_n"), "conv": ("_b", "_m", "_p")}
 
 
 def verify_stage(module: ModuleOp, stage: Stage) -> None:

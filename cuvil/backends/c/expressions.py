@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from cuvil.dtypes import DType
 from cuvil.symbolic import Dim, Scope, Truth, fold, is_static
@@ -13,6 +14,10 @@ MEMORY = {
     "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
     "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
 }  # fmt: skip
+
+
+#: One capital, then small letters and digits: B, S, Batch. Macros of C headers are all capitals but for complex.h's I.
+_PLAIN_NAME = re.compile(r"(?!I$)[A-Z][a-z0-9]*")
 
 
 def register_suffix(dt: DType) -> str:
@@ -45,6 +50,20 @@ def literal(value: bool | int | float, dt: DType) -> str:
     return short + suffix
 
 
+def c_name(symbol: str) -> str:
+    """The C identifier of a dimension symbol or loop variable.
+
+    Variables that lowering made (``_i0``, ``_m``) lose their underscore. Symbols of the program keep their name where it
+    can be neither a keyword nor one of the names that emitted code uses; others are marked.
+
+    >>> c_name("_i0"), c_name("B"), c_name("n"), c_name("int")
+    ('i0', 'B', 'dim_n', 'dim_int')
+    """
+    if symbol.startswith("_"):
+        return symbol[1:]
+    return symbol if _PLAIN_NAME.fullmatch(symbol) else f"dim_{symbol}"
+
+
 def dim(expr: Dim, names: dict[str, str] | None = None) -> str:
     """An index expression in C; ``names`` renames symbols. Outer parentheses only where needed."""
     if is_static(expr):
@@ -53,7 +72,7 @@ def dim(expr: Dim, names: dict[str, str] | None = None) -> str:
     text = fold(
         expr,
         const=lambda c: str(c) if -(2**31) < c < 2**31 else f"INT64_C({c})",
-        symbol=lambda n: table.get(n, n),
+        symbol=lambda n: table.get(n) or c_name(n),
         add=lambda a, b: f"({a} + {b})",
         sub=lambda a, b: f"({a} - {b})",
         mul=lambda a, b: f"{a}*{b}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from cuvil.backends.c.expressions import dim
+from cuvil.backends.c.expressions import c_name, dim
 from cuvil.backends.c.loop_emitter import Writer
 from cuvil.ir.interpreter import location_text
 from cuvil.ir.kernel import AllocOp, CallOp, ConstBufferOp, CopyOp, PackOp, ProgramOp, ViewOp, buffer_aval
@@ -51,7 +51,7 @@ def emit_host(
         "                   void *const *konst, void *const *packed, void *const *slot, const int64_t *sym)"
     )
     for k, s in enumerate(host.params["symbols"]):
-        w.line(f"const int64_t {s} = sym[{k}]; (void){s};")
+        w.line(f"const int64_t {c_name(s)} = sym[{k}]; (void){c_name(s)};")
     w.line("(void)kernel; (void)in; (void)out; (void)konst; (void)packed; (void)slot; (void)sym;")
     for op in host.body.ops:
         if isinstance(op, AllocOp):

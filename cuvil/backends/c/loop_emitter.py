@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from cuvil.backends.c.expressions import MEMORY, dim, literal, register_suffix, vector_type
+from cuvil.backends.c.expressions import MEMORY, c_name, dim, literal, register_suffix, vector_type
 from cuvil.dtypes import DType, float32
 from cuvil.ir.kernel import (
     AccumulatorOp,
@@ -136,7 +136,7 @@ class BodyEmitter:
     def loop(self, op: ForOp) -> None:
         """A serial or vector loop (parallel ones are handled by the kernel's frame)."""
         p = op.params
-        var, lower, upper = p["var"], dim(p["lower"]), dim(p["upper"])
+        var, lower, upper = c_name(p["var"]), dim(p["lower"]), dim(p["upper"])
         if p["kind"] != "vector":
             self.w.open(f"for (int64_t {var} = {lower}; {var} < {upper}; ++{var})")
             self.block(op.body)
@@ -148,7 +148,7 @@ class BodyEmitter:
         self.w.open(f"for (int64_t {var} = {lower}; {var} < {end}; {var} += CV_LANES)")
         count = self.fresh("n")
         self.w.line(f"const int64_t {count} = cv_imin(CV_LANES, {end} - {var});")
-        self.vector, self.count = var, count
+        self.vector, self.count = p["var"], count
         self.block(op.body)
         self.vector, self.count = before
         self.w.close()
@@ -190,9 +190,9 @@ class BodyEmitter:
 
     def _lane_expr(self, expr: Dim) -> str:
         """An expression for lane ``l``."""
-        names = {s: f"{s}[l]" for s in self.lane_symbols}
+        names = {s: f"{c_name(s)}[l]" for s in self.lane_symbols}
         if self.vector is not None:
-            names[self.vector] = f"({self.vector} + l)"
+            names[self.vector] = f"({c_name(self.vector)} + l)"
         return dim(expr, names)
 
     def _lane_offsets(self, index: Dim, when: Sequence[tuple[Dim, Dim, Dim]]) -> str:
@@ -318,12 +318,12 @@ class BodyEmitter:
     def _bind(self, op: BindOp) -> None:
         (value,) = op.operands
         p = op.params
-        name, size, mode = p["var"], dim(p["size"]), p["mode"]
+        name, size, mode = c_name(p["var"]), dim(p["size"]), p["mode"]
         v = self.names[value]
         if value not in self.varying:
             self.w.line(f"const int64_t {name} = cv_index_{mode}(ctx, cv_lane_i64({v}, 0), {size});")
             return
-        self.lane_symbols.add(name)
+        self.lane_symbols.add(p["var"])
         self.w.line(f"int64_t {name}[CV_LANES];")
         self.w.line(
             f"for (int64_t l = 0; l < CV_LANES; ++l)"
@@ -467,20 +467,20 @@ def emit_parameters(w: Writer, func: KernelFunc, prefix: str, names: dict[SSAVal
 def emit_dims(w: Writer, func: KernelFunc, prefix: str) -> None:
     """Local constants for a kernel's dimension symbols."""
     for k, d in enumerate(func.params.get("dims", ())):
-        w.line(f"const int64_t {d} = {prefix}dim[{k}]; (void){d};")
+        w.line(f"const int64_t {c_name(d)} = {prefix}dim[{k}]; (void){c_name(d)};")
     if not func.params.get("dims", ()):
         w.line(f"(void){prefix}dim;" if prefix else "(void)dim;")
 
 
 def _emit_task_indices(w: Writer, parallel: Sequence[ForOp]) -> None:
     if len(parallel) == 1:
-        w.line(f"const int64_t {parallel[0].params['var']} = task;")
+        w.line(f"const int64_t {c_name(parallel[0].params['var'])} = task;")
         return
     w.line("int64_t rest = task;")
     for op in reversed(parallel[1:]):
         extent = _term(op.params["upper"])
-        w.line(f"const int64_t {op.params['var']} = rest % {extent}; rest /= {extent};")
-    w.line(f"const int64_t {parallel[0].params['var']} = rest;")
+        w.line(f"const int64_t {c_name(op.params['var'])} = rest % {extent}; rest /= {extent};")
+    w.line(f"const int64_t {c_name(parallel[0].params['var'])} = rest;")
 
 
 def _emit_scratch(w: Writer, emitter: BodyEmitter, block: Block) -> None:
@@ -518,7 +518,7 @@ def _work(block: Block) -> Dim:
         else:
             total = total + 1
     # Loop variables of the frame do not exist at the call: only extents count.
-    names = {s: 0 for s in free_symbols(total) if s in ("blk",)}
+    names = {s: 0 for s in free_symbols(total) if s.startswith("_")}
     return substitute(total, names) if names else total
 
 

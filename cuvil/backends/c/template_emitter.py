@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from xdsl.ir import SSAValue
 
-from cuvil.backends.c.expressions import MEMORY, dim
+from cuvil.backends.c.expressions import MEMORY, c_name, dim
 from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
 from cuvil.ir.kernel import KernelFunc, TemplateOp, buffer_aval
 from cuvil.support.errors import BackendError
@@ -58,7 +58,7 @@ class TemplateText:
             shape = ", ".join(map(str, buffer_aval(arg).shape))
             w.line(f"{const}{MEMORY[self.short(k)]} *{self.buffers[arg]}; /* [{shape}] */")
         for d in self.func.params["dims"]:
-            w.line(f"int64_t {d};")
+            w.line(f"int64_t {c_name(d)};")
         w.close("};")
         w.line()
 
@@ -74,7 +74,7 @@ class TemplateText:
             const = "" if k in outputs else "const "
             w.line(f"{const}{MEMORY[self.short(k)]} *const {name} = env->{name}; (void){name};")
         for d in self.func.params["dims"]:
-            w.line(f"const int64_t {d} = env->{d}; (void){d};")
+            w.line(f"const int64_t {c_name(d)} = env->{c_name(d)}; (void){c_name(d)};")
 
     def entry(self) -> None:
         """Open the kernel's function with its environment filled in."""
@@ -125,7 +125,7 @@ def _emit_matmul(t: TemplateText) -> None:
     signature = (
         f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
     )
-    t.store_hook(signature, "acc", "n")
+    t.store_hook(signature, "acc", "_n")
     for operand in ("a", "b"):
         w.open(f"CV_INLINE int64_t {name}_{operand}_offset(const void *env_, int64_t b)")
         w.line("(void)b;")
@@ -177,7 +177,7 @@ def _emit_conv(t: TemplateText) -> None:
     depthwise = groups == x_shape[1] and groups > 1 and w_shape[1] == 1
     t.environment()
     signature = f"const void *env_, int64_t b, int64_t m, int64_t p, int64_t count, cv_v{acc} acc"
-    t.store_hook(signature, "acc", "p")
+    t.store_hook(signature, "acc", "_p")
     _defines(
         w,
         [
@@ -226,7 +226,7 @@ def _emit_conv(t: TemplateText) -> None:
             w.open(f"{result} {name}_{function}")
             # Packing reads the weights' sizes only; sizes of the input are symbols that have no value yet.
             for d in t.func.params["dims"]:
-                w.line(f"const int64_t {d} = 1; (void){d};")
+                w.line(f"const int64_t {c_name(d)} = 1; (void){c_name(d)};")
             shape_literal()
             w.line(body)
             w.close()

@@ -30,6 +30,8 @@ from cuvil.symbolic import Dim, Scope, ceildiv, dim_min, free_symbols, linear_co
 
 _ELEMENTS_PER_BLOCK = 4096  # one task of a flat element-wise kernel: 16 KiB of float32 per operand
 _COLUMNS_PER_BLOCK = 64
+#: Names that begin with an underscore belong to lowering: no symbol of a user's program has one.
+BLOCK_VARIABLE = "_blk"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class LoopLowering:
         else:
             self.full = aval_of(self.outputs[0]).shape
             self.reduced = frozenset()
-        self.names = tuple(f"i{k}" for k in range(len(self.full)))
+        self.names = tuple(f"_i{k}" for k in range(len(self.full)))
         self.index: Index = tuple(0 if n == 1 else symbol(v) for v, n in zip(self.names, self.full, strict=True))
 
     def lower(self, name: str) -> KernelFunc:
@@ -125,10 +127,10 @@ class LoopLowering:
         elif not self.reduces:
             # A flat element-wise kernel: blocks of elements are the parallel tasks.
             (axis,) = self._inner
-            blocks = ForOp.build("blk", 0, ceildiv(axis.extent, _ELEMENTS_PER_BLOCK), "parallel")
+            blocks = ForOp.build(BLOCK_VARIABLE, 0, ceildiv(axis.extent, _ELEMENTS_PER_BLOCK), "parallel")
             block.add_op(blocks)
             block = blocks.body
-            self._block_bounds = _bounds("blk", _ELEMENTS_PER_BLOCK, axis.extent)
+            self._block_bounds = _bounds(BLOCK_VARIABLE, _ELEMENTS_PER_BLOCK, axis.extent)
         self._levels_outer = Level(block, frozenset(a.var for a in outer))
         self._evaluator.levels = [self._levels_outer]
         self._run()
@@ -144,10 +146,10 @@ class LoopLowering:
             a = outer[-1]
             lower: Dim = 0
             upper: Dim = a.extent
-            blocks = ForOp.build("blk", 0, ceildiv(a.extent, _COLUMNS_PER_BLOCK), "parallel")
+            blocks = ForOp.build(BLOCK_VARIABLE, 0, ceildiv(a.extent, _COLUMNS_PER_BLOCK), "parallel")
             block.add_op(blocks)
             block = blocks.body
-            lower, upper = _bounds("blk", _COLUMNS_PER_BLOCK, a.extent)
+            lower, upper = _bounds(BLOCK_VARIABLE, _COLUMNS_PER_BLOCK, a.extent)
             loop = ForOp.build(a.var, lower, upper, "vector")
             block.add_op(loop)
             block = loop.body
@@ -359,7 +361,7 @@ class LoopLowering:
 
     def _finish(self, func: KernelFunc) -> None:
         n = len(self.fusion.operands)
-        loop_vars = set(self.names) | {a.var for a in self._axes} | {"blk"} | set(self._evaluator.bindings.values())
+        loop_vars = set(self.names) | {a.var for a in self._axes} | {BLOCK_VARIABLE} | set(self._evaluator.bindings.values())
         func.set_params(
             name=func.params["name"],
             dims=kernel_dims(func, loop_vars),

@@ -225,7 +225,7 @@ class RegionEvaluator:
             tag = (op, index, when, k)
             name = self.bindings.get(tag)
             if name is None:
-                name = f"g{len(self.bindings)}"
+                name = f"_g{len(self.bindings)}"
                 self.bindings[tag] = name
                 self._binding_of[name] = Binding(source, size, params["mode"])
                 self.scope.bound(name, 0, None)

@@ -218,16 +218,16 @@ def _lower_matmul(t: TemplateFusion) -> Lowered:
     scope = t.scope
     if rows is not None and batch:
         m_extent, row_stride = rows
-        mvar = scope.loop("m", m_extent)
-        index: Index = (*unflatten(mvar, (*batch, m), scope), scope.loop("n", n))
+        mvar = scope.loop("_m", m_extent)
+        index: Index = (*unflatten(mvar, (*batch, m), scope), scope.loop("_n", n))
         batch_extent: Dim = 1
         offset_a, offset_b = va.offset, vb.offset
     else:
         m_extent, row_stride = m, sa[-2]
         batch_extent = product(batch)
-        bvar = scope.loop("b", batch_extent)
+        bvar = scope.loop("_b", batch_extent)
         where = unflatten(bvar, batch, scope)
-        index = (*where, scope.loop("m", m), scope.loop("n", n))
+        index = (*where, scope.loop("_m", m), scope.loop("_n", n))
         offset_a = scope.simplify(va.offset + _dot(where, sa[:-2]))
         offset_b = scope.simplify(vb.offset + _dot(where, sb[:-2]))
     index = tuple(0 if e == 1 else i for i, e in zip(index, out, strict=True))
@@ -244,8 +244,8 @@ def _lower_matmul(t: TemplateFusion) -> Lowered:
         "a": t.operand_number(va.base), "a_offset": offset_a, "a_row": row_stride, "a_col": sa[-1],
         "b": kb, "b_offset": offset_b, "b_row": sb[-2], "b_col": sb[-1], "b_packed": bool(packed),
     }  # fmt: skip
-    block = t.epilogue(index, ("b", "m", "n"), acc)
-    return t.finish("matmul", params, block, ("b", "m", "n")), packed
+    block = t.epilogue(index, ("_b", "_m", "_n"), acc)
+    return t.finish("matmul", params, block, ("_b", "_m", "_n")), packed
 
 
 def _dot(index: Sequence[Dim], strides: Sequence[Dim]) -> Dim:
@@ -268,10 +268,10 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
     nonempty(t.scope, out)
     scope = t.scope
     spatial = out[2:]
-    pixel = scope.loop("p", product(spatial))
+    pixel = scope.loop("_p", product(spatial))
     index: Index = (
-        0 if out[0] == 1 else scope.loop("b", out[0]),
-        0 if out[1] == 1 else scope.loop("m", out[1]),
+        0 if out[0] == 1 else scope.loop("_b", out[0]),
+        0 if out[1] == 1 else scope.loop("_m", out[1]),
         *unflatten(pixel, spatial, scope),
     )
     acc = accumulator_dtype(aval_of(x).dtype)
@@ -299,12 +299,12 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
         "out_shape": out, "strides": p["strides"], "padding": p["padding"], "dilation": p["dilation"],
         "input_dilation": p["input_dilation"], "groups": p["groups"],
     }  # fmt: skip
-    block = t.epilogue(index, ("b", "m", "p"), acc, add_bias if bias is not None else None)
+    block = t.epilogue(index, ("_b", "_m", "_p"), acc, add_bias if bias is not None else None)
     if not packed and not depthwise:
         # Rows of weights, each a whole number of chunks of k (see gemm.h), packed at each call.
         k = product(ws[1:])
         params["packed"] = t.workspace(ws[0] * ceildiv(k, 64) * 64 * acc.itemsize)
-    return t.finish("conv", params, block, ("b", "m", "p")), packed
+    return t.finish("conv", params, block, ("_b", "_m", "_p")), packed
 
 
 __all__ = ["LOWERERS", "TemplateFusion", "accumulator_dtype", "has_only_movement", "lower_template", "lowers"]

@@ -31,7 +31,7 @@ class Packing:
 class NativeProgram:
     """A compiled program.
 
-    ``library`` holds ``cuvil_main``; ``kernels`` are (library, symbol) in the order of the kernel table.
+    ``library`` holds the function ``entry``; ``kernels`` are (library, symbol) in the order of the kernel table.
     """
 
     library: Path
@@ -46,3 +46,4 @@ class NativeProgram:
     sources: dict[str, str] = field(default_factory=dict[str, str])
     #: Constants that some kernel reads unpacked.
     plain_constants: frozenset[int] = frozenset()
+    entry: str = "cuvil_main"

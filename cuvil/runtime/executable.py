@@ -53,7 +53,7 @@ class Executable:
     def __init__(self, program: NativeProgram, runtime: RuntimeLibrary) -> None:
         self.program = program
         self._runtime = runtime
-        self._main = load_library(program.library).cuvil_main
+        self._main = getattr(load_library(program.library), program.entry)
         self._main.restype = ctypes.c_int32
         addresses: list[int] = []
         for path, name in program.kernels:
@@ -135,4 +135,3 @@ class Executable:
         finally:
             self._spare.append(workspace)
         return outputs
-

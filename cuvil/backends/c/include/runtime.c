@@ -1,10 +1,12 @@
 /* The runtime library: thread pool, scratch memory, error flag, CPU features. Compiled once per machine.
  *
  * Pool protocol. The thread that takes `busy` owns the pool for one loop. It fills in the job, raises the ticket of
- * each mailbox that takes part, runs range 0 itself and waits for `pending` to reach 0. Everyone who waits spins
- * first (neighbouring kernels of a model are microseconds apart) and then sleeps on a condition variable. A sleeper
- * sets its flag before it looks at the awaited value a last time; the waker changes the value before it looks at the
- * flag; both are sequentially consistent, so one of them sees the other.
+ * each mailbox that takes part, runs range 0, then every range that its worker has not begun (on a busy machine a worker
+ * may not be running at all), and waits for `pending` to reach 0. Whoever raises `taken` to the ticket has the range; a
+ * worker that comes late finds it taken. Everyone who waits spins first (neighbouring kernels of a model are
+ * microseconds apart) and then sleeps on a condition variable. A sleeper sets its flag before it looks at the awaited
+ * value a last time; the waker changes the value before it looks at the flag; both are sequentially consistent, so one
+ * of them sees the other.
  *
  * Fork. The child has one thread and perhaps locks that threads of the parent held; the atfork handler puts every
  * pool back to its state before the first loop, and threads start again when a loop needs them.
@@ -49,7 +51,8 @@ typedef struct {
     cv_pool *pool;
     pthread_t thread;
     int worker;
-    event ticket; /* rises by one for every range handed to the worker */
+    event ticket;      /* rises by one for every range handed to the worker */
+    atomic_uint taken; /* the last ticket whose range somebody runs or has run */
 } mailbox;
 
 typedef struct {
@@ -144,16 +147,24 @@ static void run_range(const job *j, int64_t i, int worker) {
     j->body(j->arg, range_begin(j->n, j->ranges, i), range_begin(j->n, j->ranges, i + 1), worker);
 }
 
+/* Runs the range of a mailbox's ticket unless somebody else has taken it. */
+static void take_range(cv_pool *pool, mailbox *box, unsigned ticket, int worker) {
+    unsigned before = ticket - 1;
+    if (!atomic_compare_exchange_strong(&box->taken, &before, ticket)) return;
+    run_range(&pool->job, box->worker, worker);
+    if (atomic_fetch_sub(&pool->pending.value, 1) == 1) event_wake(&pool->pending);
+}
+
 static void *worker_main(void *argument) {
     mailbox *box = argument;
     cv_pool *pool = box->pool;
     this_worker = box->worker;
     inside_loop = 1;
-    for (unsigned seen = 0;; seen++) {
+    for (unsigned seen = 0;;) {
         event_wait(&box->ticket, seen, 1, pool->spins);
         if (atomic_load(&pool->stop)) return NULL;
-        run_range(&pool->job, box->worker, box->worker);
-        if (atomic_fetch_sub(&pool->pending.value, 1) == 1) event_wake(&pool->pending);
+        seen = atomic_load(&box->ticket.value);
+        take_range(pool, box, seen, box->worker);
     }
 }
 
@@ -189,6 +200,7 @@ static void pool_reset(cv_pool *pool) {
         box->pool = pool;
         box->worker = i + 1;
         event_init(&box->ticket);
+        atomic_init(&box->taken, 0);
     }
 }
 
@@ -331,6 +343,9 @@ static void context_parallel(cv_ctx *ctx, int64_t n, int64_t grain, cv_body body
     inside_loop = 1;
     run_range(&j, 0, 0);
     for (int64_t i = helpers + 1; i < ranges; i++) run_range(&j, i, 0);
+    for (int64_t i = helpers - 1; i >= 0; i--) {
+        take_range(pool, &pool->mailboxes[i], atomic_load(&pool->mailboxes[i].ticket.value), 0);
+    }
     inside_loop = 0;
     event_wait(&pool->pending, 0, 0, pool->spins);
     atomic_flag_clear_explicit(&pool->busy, memory_order_release);

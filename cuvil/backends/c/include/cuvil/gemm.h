@@ -73,7 +73,8 @@ CV_FUNC cvg_plan cvg_make_plan(int64_t batch, int64_t m, int64_t n, int64_t k, i
                 double rows = (double)(cvg_ceil_div(p.tiles, r) * p.rows_per_tile);
                 double panels = (double)cvg_ceil_div(p.panels, c);
                 double task = rows * panels + rows * pack_a + panels * pack_b + 2;
-                double cost = (double)cvg_ceil_div(tasks, workers) * task;
+                /* Cores differ in speed: some wait for a part of the last task, less when tasks are small. */
+                double cost = (double)cvg_ceil_div(tasks, workers) * task + 0.1 * task;
                 if (best == 0 || cost < best) {
                     best = cost;
                     cut_rows = r;

@@ -35,8 +35,13 @@
  * address in a kernel is a constant away from one pointer, and no two rows share a cache set. The last chunk of a tile
  * has the full length too. */
 #define CV_CHUNK 64
-/* Tiles of few rows compute two panels at once: a single one would wait for the latency of its few chains. */
+/* Tiles of few rows compute two panels at once: a single one would wait for the latency of its few chains. More rows
+ * would not fit into the registers. */
+#if CV_LANES == 16
 #define CV_WIDE_ROWS 4
+#else
+#define CV_WIDE_ROWS 2
+#endif
 
 /* `next` is the distance from b to the panel after it; only the kernels for two panels use it, and they write the
  * second tile CV_MR * NR elements after the first. c has rows of NR elements. Each step of k prefetches the line at
@@ -132,7 +137,13 @@ CVM_TYPES(i64, int64_t)
 #endif
 CVM_EACH(CVM_FULL, f32, float)
 CVM_EACH(CVM_HALF, f32, float)
-CVM_WIDE(f32, float, 1) CVM_WIDE(f32, float, 2) CVM_WIDE(f32, float, 3) CVM_WIDE(f32, float, 4)
+CVM_WIDE(f32, float, 1) CVM_WIDE(f32, float, 2)
+#if CV_WIDE_ROWS == 4
+CVM_WIDE(f32, float, 3) CVM_WIDE(f32, float, 4)
+#define CVM_WIDE_ROW {cvm_wide_f32_1, cvm_wide_f32_2, cvm_wide_f32_3, cvm_wide_f32_4}
+#else
+#define CVM_WIDE_ROW {cvm_wide_f32_1, cvm_wide_f32_2}
+#endif
 CVM_EACH(CVM_FULL, i32, int32_t)
 CVM_EACH(CVM_HALF, i32, int32_t)
 CVM_EACH(CVM_FULL, f64, double)
@@ -140,7 +151,7 @@ CVM_EACH(CVM_FULL, i64, int64_t)
 
 static const struct cv_microkernels cv_microkernel_table = {
     .full_f32 = CVM_ROW(full_f32), .half_f32 = CVM_ROW(half_f32),
-    .wide_f32 = {cvm_wide_f32_1, cvm_wide_f32_2, cvm_wide_f32_3, cvm_wide_f32_4},
+    .wide_f32 = CVM_WIDE_ROW,
     .full_i32 = CVM_ROW(full_i32), .half_i32 = CVM_ROW(half_i32),
     .full_f64 = CVM_ROW(full_f64), .full_i64 = CVM_ROW(full_i64),
 };

@@ -5,7 +5,8 @@
  *   cv_parallel(ctx, n, grain, body, arg)
  *       Calls body(arg, begin, end, worker) for disjoint ranges that cover [0, n), and returns when all are done.
  *       The cut depends on n, grain and the pool's size alone: min(workers, ceil(n / grain)) ranges of almost equal
- *       length, so n <= grain is one range. Ranges run at once on a free pool. Inside another parallel loop, or when
+ *       length, so n <= grain is one range. Ranges run at once on a free pool
+ *       (the caller runs what a worker has not begun). Inside another parallel loop, or when
  *       another thread holds the pool, the same ranges run one after the other on the calling thread: a body may be
  *       called several times with the same `worker`, so partial results belong to a range, not to a worker.
  *   cv_workers(ctx)

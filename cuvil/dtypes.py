@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -125,7 +125,7 @@ def dtype(value: object) -> DType:
         raise DTypeError(f"no such dtype: {value!r}; expected one of {names}") from None
 
 
-@lru_cache(maxsize=None)
+@cache
 def promote(a: DType, b: DType) -> DType:
     """The dtype of ``a op b`` for two arrays, as NumPy 2 with ml_dtypes gives it.
 

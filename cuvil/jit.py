@@ -117,9 +117,7 @@ class Jitted:
         self._check_static_names()
         self._spec = None if input_spec is None else [_parse_spec(s) for s in input_spec]
         if shapes == "symbolic" and self._spec is None:
-            raise ArgumentError(
-                'shapes="symbolic" needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]'
-            )
+            raise ArgumentError('shapes="symbolic" needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]')
         self._families: dict[_Family, list[Variant]] = {}
         self._seen: dict[_Family, list[tuple[tuple[int, ...], ...]]] = {}
         self._exact: OrderedDict[Hashable, tuple[Variant, dict[str, int]]] = OrderedDict()
@@ -292,7 +290,9 @@ class Jitted:
             env = variant.match(shapes)
             if env is None and any(free_symbols(*p) for p in patterns):
                 # The widened pattern does not fit even these shapes (a guard of its trace fails on them).
-                log.warning("%s: the symbolic variant does not fit %s; compiling for exactly this shape", self._name(), shapes)
+                log.warning(
+                    "%s: the symbolic variant does not fit %s; compiling for exactly this shape", self._name(), shapes
+                )
                 variant = self._build(s, shapes, "a guard of the symbolic variant fails on these shapes")
                 env = variant.match(shapes)
             if env is None:
@@ -325,9 +325,7 @@ class Jitted:
         log.info("compiled %s for %s in %.2f s: %s", self._name(), patterns, seconds, reason)
         return Variant(tuple(patterns), compiled.program.scope, compiled, out_tree, guards, reason, seconds)
 
-    def _compile(
-        self, s: _Signature, patterns: Sequence[Shape], keep_text: bool = False
-    ) -> tuple[Compiled, TreeDef]:
+    def _compile(self, s: _Signature, patterns: Sequence[Shape], keep_text: bool = False) -> tuple[Compiled, TreeDef]:
         avals = [Aval(tuple(p), dtype(a.dtype)) for p, a in zip(patterns, s.arrays, strict=True)]
         stages = dump_stages()
         program = trace(
@@ -372,7 +370,8 @@ class Jitted:
         assert self._spec is not None
         if len(self._spec) != len(s.arrays):
             raise ArgumentError(
-                f"{self._name()} was given {len(s.arrays)} arrays, its input_spec has {len(self._spec)}: {self._spec_text()}"
+                f"{self._name()} was given {len(s.arrays)} arrays, its input_spec has {len(self._spec)}:"
+                f" {self._spec_text()}"
             )
         out: list[Shape] = []
         for (name, dt, dims), a in zip(self._spec, s.arrays, strict=True):

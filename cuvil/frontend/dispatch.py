@@ -210,7 +210,7 @@ def emit(builder: Builder[Any], name: str, values: Sequence[Any], params: dict[s
                 error.args = (f"{error.args[0]}{where}", *error.args[1:])
             raise
     results = builder.emit(name, values, params)
-    wrapped = tuple(wrap(builder, r) for r in results)
+    wrapped: tuple[Any, ...] = tuple(wrap(builder, r) for r in results)
     return wrapped if len(wrapped) > 1 else wrapped[0]
 
 

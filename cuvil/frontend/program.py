@@ -93,6 +93,3 @@ def trace(
     return TracedProgram(
         t.name, ModuleOp([func]), func, scope, tuple(t.guards), tuple(avals), tuple(names), out_tree, outputs
     )
-
-
-

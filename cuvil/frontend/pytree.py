@@ -82,9 +82,7 @@ def _key_names(aux: Any, _: int) -> list[str]:
 
 
 _SEQUENCE = NodeType(lambda x: (tuple(x), None), lambda a, c: a[0](c), _index_names)
-_NAMEDTUPLE = NodeType(
-    lambda x: (tuple(x), x._fields), lambda a, c: a[0](*c), lambda aux, _: [f".{f}" for f in aux]
-)
+_NAMEDTUPLE = NodeType(lambda x: (tuple(x), x._fields), lambda a, c: a[0](*c), lambda aux, _: [f".{f}" for f in aux])
 _NONE = NodeType(lambda _: ((), None), lambda _a, _c: None, _index_names)
 _DICT = NodeType(_flatten_dict, lambda a, c: a[0](zip(a[1], c, strict=True)), _key_names)
 

@@ -206,8 +206,8 @@ class Tracer:
     # ------------------------------------------------------------------------- what a tracer cannot do
     def _concrete(self, what: str, instead: str) -> NoReturn:
         raise TracingError(
-            f"{what} needs the value of a traced array ({self._short()}), which is only known when the compiled function"
-            f" runs{at_user_line()}. {instead}"
+            f"{what} needs the value of a traced array ({self._short()}), which is only known when the compiled"
+            f" function runs{at_user_line()}. {instead}"
         )
 
     def __bool__(self) -> bool:
@@ -253,7 +253,9 @@ class Tracer:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TracingError(f"len() of a rank-0 traced array has no meaning{at_user_line()}; index or reshape it first")
+            raise TracingError(
+                f"len() of a rank-0 traced array has no meaning{at_user_line()}; index or reshape it first"
+            )
         first = self.shape[0]
         if not isinstance(first, int):
             self._concrete("len(x)", f"The length is the symbolic dimension {first}: use x.shape[0].")
@@ -346,7 +348,14 @@ def _install() -> None:
         forward, reflected = _binary(name)
         setattr(Tracer, f"__{dunder}__", forward)
         setattr(Tracer, f"__r{dunder}__", reflected)
-    compare = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
+    compare = {
+        "lt": "less",
+        "le": "less_equal",
+        "gt": "greater",
+        "ge": "greater_equal",
+        "eq": "equal",
+        "ne": "not_equal",
+    }
     for dunder, name in compare.items():
         setattr(Tracer, f"__{dunder}__", _binary(name)[0])
     for dunder, name in {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}.items():
@@ -356,4 +365,3 @@ def _install() -> None:
 
 
 _install()
-

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from xdsl.ir import Data, TypeAttribute
+from xdsl.ir import Data, SSAValue, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
-from xdsl.parser import AttrParser
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
 from cuvil.dtypes import DType, dtype
@@ -49,7 +49,18 @@ def scan_balanced(parser: AttrParser, close: str) -> str:
         elif c in closers:
             depth -= 1
         i += 1
-    parser.raise_error(f"expected {close!r} before the end of the text")
+    return parser.raise_error(f"expected {close!r} before the end of the text")
+
+
+def parse_defined_operand(parser: Parser) -> SSAValue | None:
+    """An operand that an earlier op defined, if one comes next: its type is known, so text need not repeat it."""
+    unresolved = parser.parse_optional_unresolved_operand()
+    if unresolved is None:
+        return None
+    values = parser.ssa_values.get(unresolved.operand_name)
+    if values is None or unresolved.index >= len(values):
+        return parser.raise_error(f"%{unresolved.operand_name} is used before it is defined", unresolved.span)
+    return values[unresolved.index]
 
 
 def split_commas(text: str) -> list[str]:

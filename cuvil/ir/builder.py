@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
-from functools import lru_cache
 
 from cuvil.ir.attributes import ConstantArray
 from cuvil.ir.dialect import OP_CLASSES, ConstantOp, TensorOp, aval_of

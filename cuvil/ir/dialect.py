@@ -8,14 +8,13 @@ from typing import ClassVar
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin
 from xdsl.dialects.func import Func
-from xdsl.ir import Block, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Block, Dialect, Operation, OpTraits, Region, SSAValue
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
-from xdsl.ir import OpTraits
 
-import cuvil.ops  # noqa: F401 - fills the registry
+import cuvil.ops  # noqa: F401 - fills the registry  # pyright: ignore[reportUnusedImport]
 from cuvil.dtypes import dtype
 from cuvil.ir.attributes import (
     NO_PARAMS,
@@ -29,6 +28,7 @@ from cuvil.ir.attributes import (
     format_params,
     params_attr,
     parse_constant,
+    parse_defined_operand,
     parse_params,
     scan_balanced,
     tensor_type,
@@ -37,8 +37,6 @@ from cuvil.ir.kernel import KERNEL
 from cuvil.ops.record import Array, Aval, OpRecord, ParamValue
 from cuvil.ops.registry import records
 from cuvil.support.errors import CuvilError, IRError
-
-
 
 
 def type_of(value: SSAValue) -> TensorType:
@@ -147,7 +145,7 @@ def _parse_operands(parser: Parser) -> list[SSAValue | None]:
     while True:
         if parser.parse_optional_keyword("none") is not None:
             operands.append(None)
-        elif (value := parser.parse_optional_operand()) is not None:
+        elif (value := parse_defined_operand(parser)) is not None:
             operands.append(value)
         elif operands:
             parser.raise_error("expected an operand after ','")
@@ -230,8 +228,8 @@ class YieldOp(Operation):
 class FusionOp(Operation):
     """A group of ops that becomes one kernel.
 
-    Parameters ``kind`` (``loop``, ``matmul``, ``conv``, ``attention``, ``library``...), ``label`` (from which the kernel
-    is named) and ``reason`` (why these ops are together).
+    Parameters ``kind`` (``loop``, ``matmul``, ``conv``, ``attention``, ``library``...), ``label`` (from which the
+    kernel is named) and ``reason`` (why these ops are together).
     """
 
     name = "cuvil.fusion"

@@ -25,6 +25,7 @@ from cuvil.ir.attributes import (
     format_params,
     params_attr,
     parse_aval,
+    parse_defined_operand,
     parse_params,
     scan_balanced,
 )
@@ -122,11 +123,11 @@ class KernelOp(Operation):
     @classmethod
     def parse(cls, parser: Parser) -> KernelOp:
         operands: list[SSAValue] = []
-        first = parser.parse_optional_operand()
+        first = parse_defined_operand(parser)
         if first is not None:
             operands.append(first)
             while parser.parse_optional_punctuation(",") is not None:
-                operands.append(parser.parse_operand())
+                operands.append(_next_operand(parser))
         params: dict[str, ParamValue] = {}
         # A region also opens with a brace; only an op that has parameters prints a dictionary first.
         if cls.has_params and parser.parse_optional_punctuation("{") is not None:
@@ -142,6 +143,11 @@ class KernelOp(Operation):
         return cls.create(operands=operands, result_types=types, properties=_properties(params), regions=regions)
 
     has_params: ClassVar[bool] = True
+
+
+def _next_operand(parser: Parser) -> SSAValue:
+    found = parse_defined_operand(parser)
+    return parser.raise_error("expected an operand after ','") if found is None else found
 
 
 def _properties(params: dict[str, ParamValue]) -> dict[str, ParamsAttr]:
@@ -222,9 +228,7 @@ class ScalarOp(KernelOp):
 
     @classmethod
     def build(cls, instr: str, operands: Sequence[SSAValue], dt: DType) -> ScalarOp:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return cls.create(
-            operands=operands, result_types=[scalar_type(dt)], properties=_properties({"instr": instr})
-        )
+        return cls.create(operands=operands, result_types=[scalar_type(dt)], properties=_properties({"instr": instr}))
 
     def verify_(self) -> None:
         instr, out = self.params["instr"], scalar_dtype(self.results[0])
@@ -410,7 +414,9 @@ class PackOp(KernelOp):
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls, buffer: SSAValue, kernel: str, aval: Aval
     ) -> PackOp:
-        return cls.create(operands=[buffer], result_types=[BufferType(aval)], properties=_properties({"kernel": kernel}))
+        return cls.create(
+            operands=[buffer], result_types=[BufferType(aval)], properties=_properties({"kernel": kernel})
+        )
 
 
 class CallOp(KernelOp):

@@ -352,7 +352,7 @@ def _check_host(host: ProgramOp, kernels: dict[str, KernelFunc]) -> None:
             if root[op.operands[1]] in read_only:
                 fail(op, "copies into an input or a constant")
             written.add(root[op.operands[1]])
-        elif isinstance(op, CallOp):
+        else:
             kernel = kernels.get(op.params["kernel"])
             if kernel is None:
                 fail(op, f"calls {op.params['kernel']!r}, which is no kernel of the module")

@@ -38,7 +38,8 @@ def _rows() -> tuple[Instruction, ...]:
     boolean = (bool_,)
     add("add sub mul", 2, "same", NUMERIC, "wrapping for integers")
     add("div", 2, "same", FLOATS, "IEEE division")
-    add("floordiv rem", 2, "same", NUMERIC, "NumPy's // and %: floors, sign of the divisor; x//0 == x%0 == 0 for integers", True)
+    floors = "NumPy's // and %: floors, sign of the divisor; x//0 == x%0 == 0 for integers"
+    add("floordiv rem", 2, "same", NUMERIC, floors, True)
     add("fmod", 2, "same", NUMERIC, "C remainder, sign of the dividend; integer x fmod 0 == 0", True)
     add("pow", 2, "same", NUMERIC, "power; integers wrap, a negative integer exponent gives 0 here", True)
     add("min max", 2, "same", NUMERIC, "NaN from either side propagates; max(-0.0, 0.0) may be either zero as in NumPy")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
-from cuvil.ir.builder import IRBuilder
 from cuvil.dtypes import float32
+from cuvil.ir.builder import IRBuilder
 from cuvil.ir.dialect import TensorOp, aval_of
 from cuvil.ops.record import Decomposition, Opaque, Shape
 from cuvil.support.errors import PassError
@@ -26,9 +26,7 @@ def widen_halves(func: FuncOp, kernels: frozenset[str]) -> int:
         if op.record.body.kernel not in kernels or not any(aval_of(o).dtype.is_half for o in op.operands):
             continue
         builder = IRBuilder(block, before=op, location=op.location)
-        operands = [
-            a if a is None or not aval_of(a).dtype.is_half else builder.cast(a, float32) for a in op.arguments
-        ]
+        operands = [a if a is None or not aval_of(a).dtype.is_half else builder.cast(a, float32) for a in op.arguments]
         results = builder.emit(op.record.name, operands, op.params)
         for old, new in zip(op.results, results, strict=True):
             old.replace_all_uses_with(builder.cast(new, aval_of(old).dtype))

@@ -57,7 +57,10 @@ def fold(F: Rewriter, op: TensorOp) -> list[SSAValue] | None:
         results = run_op(op, given, {})
     except CuvilError:
         return None  # the op raises when it runs, as the program says; it must not keep the program from compiling
-    return [F.shared_constant(_frozen(np.asarray(r, dtype=aval_of(v).dtype.numpy))) for r, v in zip(results, op.results, strict=True)]
+    return [
+        F.shared_constant(_frozen(np.asarray(r, dtype=aval_of(v).dtype.numpy)))
+        for r, v in zip(results, op.results, strict=True)
+    ]
 
 
 def _frozen(array: Array) -> ConstantArray:

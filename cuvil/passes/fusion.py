@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ops.record import IndexBody, IndexMap, Opaque, ReduceBody, ScalarBody, Shape
@@ -250,8 +250,7 @@ class Fusion:
                 # Dimensions that the broadcast adds or stretches do not read the value's own axes.
                 pad = len(out) - len(shape)
                 current = (None,) * pad + tuple(
-                    None if n == 1 and o != 1 else a
-                    for a, n, o in zip(current, shape, out[pad:], strict=True)
+                    None if n == 1 and o != 1 else a for a, n, o in zip(current, shape, out[pad:], strict=True)
                 )
             else:
                 kept = [a for a, n in zip(current, shape, strict=True) if n != 1]
@@ -441,7 +440,7 @@ class _Rebuild:
 
     def group(self, g: Group) -> None:
         """Append the fusion of one group."""
-        inside = {r for op in g.ops for r in op.results}
+        inside: set[SSAValue] = {r for op in g.ops for r in op.results}
         body = Block()
         mapper: dict[SSAValue, SSAValue] = {}
         inputs: dict[SSAValue, SSAValue] = {}
@@ -497,7 +496,7 @@ class _Rebuild:
             if value in inside:
                 return False
             owner = value.owner
-            if isinstance(owner, BlockArgument | Block) or isinstance(owner, ConstantOp):
+            if isinstance(owner, (Block, ConstantOp)):
                 return True
             if value in self.values:
                 return True

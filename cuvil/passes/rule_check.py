@@ -153,8 +153,16 @@ def disagreement(got: Array, want: Array, kind: str, bound: Array | None = None)
         allowed = relative * eps * np.abs(w) + absolute * absolute_eps
     tiny = _extremes(dt)[0]
     with np.errstate(invalid="ignore"):
-        near = (g == w) | (np.isnan(g) & np.isnan(w)) | (np.isfinite(g) & np.isfinite(w) & (np.abs(g - w) <= allowed + tiny))
-    return "" if near.all() else f"{got[~near]} instead of {want[~near]}, allowed {np.broadcast_to(allowed, g.shape)[~near]}"
+        near = (
+            (g == w)
+            | (np.isnan(g) & np.isnan(w))
+            | (np.isfinite(g) & np.isfinite(w) & (np.abs(g - w) <= allowed + tiny))
+        )
+    return (
+        ""
+        if near.all()
+        else f"{got[~near]} instead of {want[~near]}, allowed {np.broadcast_to(allowed, g.shape)[~near]}"
+    )
 
 
 def _dot_bound(func: FuncOp, arrays: Sequence[Array]) -> list[Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from cuvil.support.errors import BackendError, IndexOutOfBoundsError
 _EINDEX, _ENOMEM = 1, 2
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_library(path: Path) -> Any:
     """A shared library, loaded once per process.
 

@@ -349,8 +349,8 @@ class Expr:
 
     def __index__(self) -> NoReturn:
         raise TracingError(
-            f"the size {self} is a symbol here and has no number yet. To slice a NumPy array by it, make it part of the "
-            f"trace: cuvil.numpy.asarray(x)[:{self}]; to loop over it, make that axis static"
+            f"the size {self} is a symbol here and has no number yet. To slice a NumPy array by it, make it part of "
+            f"the trace: cuvil.numpy.asarray(x)[:{self}]; to loop over it, make that axis static"
         )
 
     def __str__(self) -> str:

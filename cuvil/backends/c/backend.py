@@ -9,8 +9,8 @@ from pathlib import Path
 
 from xdsl.ir import SSAValue
 
+import cuvil.backends.c.library_emitter  # noqa: F401 - registers emitters  # pyright: ignore[reportUnusedImport]
 from cuvil.backends.base import Capabilities
-import cuvil.backends.c.library_emitter  # noqa: F401 - registers emitters
 from cuvil.backends.c.host_emitter import emit_host
 from cuvil.backends.c.loop_emitter import emit_loop_kernel
 from cuvil.backends.c.template_emitter import emit_template_kernel

@@ -104,9 +104,8 @@ def _emit_top_k(t: TemplateText) -> None:
     _define(t, "sort", CV_SORT_NAME=f"{t.name}_rows", CV_SORT_DT=t.short(0))
     t.entry()
     values, indices = ("NULL" if n is None else t.buffer(n) for n in p["results"])
-    t.w.line(
-        f"{t.name}_rows_top_k(ctx, {t.buffer(0)}, {values}, {indices}, {_sizes(t)}, {dim(p['k'])}, {int(p['largest'])});"
-    )
+    tail = f"{_sizes(t)}, {dim(p['k'])}, {int(p['largest'])}"
+    t.w.line(f"{t.name}_rows_top_k(ctx, {t.buffer(0)}, {values}, {indices}, {tail});")
     t.w.close()
 
 
@@ -130,9 +129,7 @@ def _emit_scatter(t: TemplateText) -> None:
     p, w = t.params, t.w
     x, updates, *indices = p["operands"]
     t.environment()
-    _define(
-        t, "scatter", CV_SCATTER_NAME=f"{t.name}_rows", CV_SCATTER_DT=t.short(x), CV_SCATTER_OP=p["op"]
-    )
+    _define(t, "scatter", CV_SCATTER_NAME=f"{t.name}_rows", CV_SCATTER_DT=t.short(x), CV_SCATTER_OP=p["op"])
     t.entry()
     rank = len(p["index_shape"])
     w.line(f"const int64_t size[] = {_dims(p['sizes'])};")

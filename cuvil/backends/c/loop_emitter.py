@@ -212,10 +212,9 @@ class BodyEmitter:
         index: Dim = op.params["index"]
         guard, varying = self._guard(op.params.get("when", ()))
         step = self._coefficient(index)
-        base = p if p.endswith("*") else p
         short = dt.short
         if not varying and step == 0:
-            element = f"{base}[{dim(index)}]"
+            element = f"{p}[{dim(index)}]"
             if dt.is_half:
                 value = f"cv_splat_f32(cv_elem_get_{short}(&{element}))"
             else:
@@ -229,16 +228,16 @@ class BodyEmitter:
             count = self.fresh("m")
             self.w.line(f"const int64_t {count} = ({guard}) ? {self.count} : 0;")
         if step == 1 and not varying:
-            value = f"cv_load_part_{short}({base} + {_term(index)}, {count})"
+            value = f"cv_load_part_{short}({p} + {_term(index)}, {count})"
         elif step == 1 and (window := self._window(varying)) is not None:
-            value = f"cv_load_window_{short}({base} + ({dim(index)}), {window[0]}, cv_imin({count}, {window[1]}))"
+            value = f"cv_load_window_{short}({p} + ({dim(index)}), {window[0]}, cv_imin({count}, {window[1]}))"
         elif step is not None and not varying:
-            value = f"cv_load_strided_{short}({base} + {_term(index)}, {dim(step)}, {count})"
+            value = f"cv_load_strided_{short}({p} + {_term(index)}, {dim(step)}, {count})"
         else:
             saved, self.count = self.count, count
             offsets = self._lane_offsets(index, varying)
             self.count = saved
-            value = f"cv_gather_guarded_{short}({base}, {offsets})"
+            value = f"cv_gather_guarded_{short}({p}, {offsets})"
         self._define(op, "x", value, True)
 
     def _store(self, op: StoreOp) -> None:
@@ -289,9 +288,7 @@ class BodyEmitter:
             lanes = self.fresh("lane")
             self.w.line(f"int64_t {lanes}[CV_LANES];")
             live = f"l < {self.count}"
-            self.w.line(
-                f"for (int64_t l = 0; l < CV_LANES; ++l) {lanes}[l] = {live} ? {self._lane_expr(expr)} : 0;"
-            )
+            self.w.line(f"for (int64_t l = 0; l < CV_LANES; ++l) {lanes}[l] = {live} ? {self._lane_expr(expr)} : 0;")
             self._define(op, "idx", f"cv_load_i64({lanes})", True)
 
     def _test(self, op: TestOp) -> None:

@@ -122,9 +122,7 @@ def _emit_matmul(t: TemplateText) -> None:
     p, w, name = t.params, t.w, t.name
     acc = p["acc"]
     t.environment()
-    signature = (
-        f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
-    )
+    signature = f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
     t.store_hook(signature, "acc", "_n")
     for operand in ("a", "b"):
         w.open(f"CV_INLINE int64_t {name}_{operand}_offset(const void *env_, int64_t b)")

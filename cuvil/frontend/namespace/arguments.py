@@ -164,9 +164,12 @@ def float_dtype(*operands: Any) -> DType:
             strong = d if strong is None else promote(strong, d)
     if strong is None:
         return float32
-    # A Python float makes float64 of integers; floats keep theirs.
-    integers = all(weak_type(x) is not None or not dtype_of(x).is_float for x in operands)
-    return float64 if integers and any(weak_type(x) is float for x in operands) else strong
+    # A Python float makes float64 of integers, and a Python int int64 of bool; floats keep theirs.
+    weak = {weak_type(x) for x in operands} - {None}
+    arrays = [dtype_of(x) for x in operands if weak_type(x) is None]
+    if any(d.is_float for d in arrays):
+        return strong
+    return float64 if float in weak or (int in weak and all(d.is_bool for d in arrays)) else strong
 
 
 def cast(x: Any, dt: DType | None) -> Any:

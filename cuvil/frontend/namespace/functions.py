@@ -169,6 +169,7 @@ from cuvil.frontend.namespace.manipulation import (
 )
 from cuvil.frontend.namespace.reduction import (
     all,  # noqa: A004
+    allclose,
     amax,
     amin,
     any,  # noqa: A004
@@ -202,6 +203,7 @@ __all__ = [
     "acosh",
     "add",
     "all",
+    "allclose",
     "amax",
     "amin",
     "any",

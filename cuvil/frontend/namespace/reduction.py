@@ -17,7 +17,7 @@ from cuvil.frontend.namespace.arguments import (
     shape_of,
     some_axes,
 )
-from cuvil.frontend.namespace.elementwise import astype
+from cuvil.frontend.namespace.elementwise import astype, isclose
 from cuvil.frontend.source import at_user_line
 from cuvil.ops.record import ParamValue
 from cuvil.support.errors import ArgumentError
@@ -264,3 +264,14 @@ def cumprod(x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> A
     [1, 2, 6]
     """
     return cumulative_prod(x, axis, dtype)
+
+
+def allclose(
+    a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> AnyArray:
+    """Whether all elements are close, as :func:`isclose` says.
+
+    >>> bool(allclose([1.0, 2.0], [1.0, 2.0]))
+    True
+    """
+    return all(isclose(a, b, rtol, atol, equal_nan))

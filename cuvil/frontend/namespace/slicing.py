@@ -56,14 +56,14 @@ def span_of(s: slice, d: Dim) -> Span:
         return Span(first if size else 0 if step > 0 else d - 1, size, step)
     # Sizes come from bounds that are clamped on one side only: the other side makes them negative, which is 0 too.
     if step > 0:
-        first = 0 if start is None else _from_start(start, d, 0)
-        end = d if stop is None else _to_end(stop, d, d)
+        first = 0 if start is None else _from_start(start, d, 0, (1, 2))
+        end = d if stop is None else _to_end(stop, d, d, (1, 2))
         size = _ceil_positive(end - first, step)
         if stop is None and start is not None and evidently_nonneg(-start - 1):
             size = ceildiv(dim_min(-start, d), step)
         return Span(dim_min(first, d), size, step)
-    first = d - 1 if start is None else _to_end(start, d, d - 1)
-    end = -1 if stop is None else _from_start(stop, d, -1)
+    first = d - 1 if start is None else _to_end(start, d, d - 1, (1,))
+    end = -1 if stop is None else _from_start(stop, d, -1, (1,))
     return Span(dim_max(first, -1), _ceil_positive(first - end, -step), step)
 
 
@@ -71,28 +71,32 @@ def _ceil_positive(distance: Dim, step: int) -> Dim:
     return dim_max(ceildiv(distance, step), 0)
 
 
-def _from_start(bound: Dim, d: Dim, low: Dim) -> Dim:
+def _from_start(bound: Dim, d: Dim, low: Dim, plain: tuple[int, ...]) -> Dim:
     """A bound counted from the start, not below ``low`` where it counts from the end."""
     if evidently_nonneg(bound):
         return bound
     if evidently_nonneg(-bound - 1):
         return dim_max(bound + d, low)
-    return dim_max(_counted(bound, d), low)
+    return dim_max(_counted(bound, d, plain), low)
 
 
-def _to_end(bound: Dim, d: Dim, high: Dim) -> Dim:
+def _to_end(bound: Dim, d: Dim, high: Dim, plain: tuple[int, ...]) -> Dim:
     """A bound counted from the start, not above ``high`` where it is not negative."""
     if evidently_nonneg(bound):
         return dim_min(bound, high)
     if evidently_nonneg(-bound - 1):
         return bound + d
-    return dim_min(_counted(bound, d), high)
+    return dim_min(_counted(bound, d, plain), high)
 
 
-def _counted(bound: Dim, d: Dim) -> Dim:
-    """A bound whose sign depends on the sizes: d is added exactly where it is negative."""
-    if d - bound in (1, 2):
-        return bound  # negative only if d < 2, and then d + bound is not above 0 either: nothing is left both ways
+def _counted(bound: Dim, d: Dim, plain: tuple[int, ...]) -> Dim:
+    """A bound whose sign depends on the sizes: d is added exactly where it is negative.
+
+    ``d - 1`` and ``d - 2`` are negative for d < 2 only. Where adding d then changes nothing of what a slice takes
+    (``plain`` lists the distances from d for which that is so), they stay as they are.
+    """
+    if d - bound in plain:
+        return bound
     return bound + d * dim_min(dim_max(-bound, 0), 1)
 
 

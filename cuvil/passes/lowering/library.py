@@ -115,8 +115,8 @@ def _lower_searchsorted(t: TemplateFusion) -> Lowered:
     ordered, values = t.anchor.operands
     a, b = aval_of(ordered).shape, aval_of(values).shape
     rows: Dim = product(a[:-1])
-    per_row = b[-1] if len(a) > 1 else product(b)
-    return _library(t, "searchsorted", rows=rows, size=a[-1], values=per_row, right=t.anchor.params["right"],
+    per_row: Dim = product(b[-1:]) if len(a) > 1 else product(b)
+    return _library(t, "searchsorted", rows=rows, size=product(a[-1:]), values=per_row, right=t.anchor.params["right"],
                     operands=(t.operand_number(ordered), t.operand_number(values)))  # fmt: skip
 
 

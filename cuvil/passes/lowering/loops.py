@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from xdsl.ir import Block, SSAValue
 from cuvil.ir.dialect import FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ir.kernel import (
     AccumulatorOp,
+    BufferType,
     ForOp,
     IndexOp,
     KernelFunc,
@@ -67,9 +69,7 @@ class LoopLowering:
     def lower(self, name: str) -> KernelFunc:
         """The kernel: run once to see every access, merge the loops that allow it, run again."""
         axes = [
-            _Axis(v, n, k in self.reduced)
-            for k, (v, n) in enumerate(zip(self.names, self.full, strict=True))
-            if n != 1
+            _Axis(v, n, k in self.reduced) for k, (v, n) in enumerate(zip(self.names, self.full, strict=True)) if n != 1
         ]
         dry = self._build(name, axes, {})
         accesses = _access_expressions(dry)
@@ -93,7 +93,8 @@ class LoopLowering:
         self._totals: dict[Key, SSAValue] = {}
         self._scratch: dict[SSAValue, SSAValue] = {}
         self._computed: set[SSAValue] = set()
-        buffers = dict(zip(self.fusion.body.args, args[: len(self.fusion.operands)], strict=True))
+        inputs = args[: len(self.fusion.operands)]
+        buffers: dict[SSAValue, SSAValue] = dict(zip(self.fusion.body.args, inputs, strict=True))
         self._out_buffers = args[len(self.fusion.operands) :]
         self._evaluator = RegionEvaluator(
             self.fusion.body,
@@ -240,7 +241,7 @@ class LoopLowering:
             vector = self._vector_inner and k == len(self._inner) - 1
             lower, upper = bounds if bounds is not None else (0, a.extent)
             loops.append(ForOp.build(a.var, lower, upper, "vector" if vector else "serial"))
-        for outer, inner in zip(loops, loops[1:], strict=False):
+        for outer, inner in itertools.pairwise(loops):
             outer.body.add_op(inner)
         body = loops[-1].body if loops else self._levels_outer.block
         if loops:
@@ -361,7 +362,9 @@ class LoopLowering:
 
     def _finish(self, func: KernelFunc) -> None:
         n = len(self.fusion.operands)
-        loop_vars = set(self.names) | {a.var for a in self._axes} | {BLOCK_VARIABLE} | set(self._evaluator.bindings.values())
+        loop_vars = (
+            set(self.names) | {a.var for a in self._axes} | {BLOCK_VARIABLE} | set(self._evaluator.bindings.values())
+        )
         func.set_params(
             name=func.params["name"],
             dims=kernel_dims(func, loop_vars),
@@ -376,9 +379,7 @@ def _bounds(var: str, size: int, extent: Dim) -> tuple[Dim, Dim]:
 
 
 def _is_costly(op: TensorOp) -> bool:
-    return any(
-        i.name in INSTRUCTIONS and INSTRUCTIONS[i.name].expensive for i in scalar_program(op).instructions
-    )
+    return any(i.name in INSTRUCTIONS and INSTRUCTIONS[i.name].expensive for i in scalar_program(op).instructions)
 
 
 def _access_expressions(func: KernelFunc) -> list[Dim]:
@@ -429,10 +430,8 @@ def kernel_dims(func: KernelFunc, bound: set[str]) -> tuple[str, ...]:
         for value in getattr(op, "params", {}).values():
             names |= _symbols_in(value)
         for result in op.results:
-            t = result.type
-            data = getattr(t, "data", None)
-            if hasattr(data, "shape"):
-                names |= free_symbols(*data.shape)
+            if isinstance(result.type, BufferType):
+                names |= free_symbols(*result.type.data.shape)
     return tuple(sorted(names - bound))
 
 

@@ -6,8 +6,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import SSAValue
 
-from cuvil.ir.attributes import ConstantArray
+import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers  # pyright: ignore[reportUnusedImport]
 from cuvil.dtypes import uint8
+from cuvil.ir.attributes import ConstantArray
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
 from cuvil.ir.kernel import (
     AllocOp,
@@ -21,7 +22,6 @@ from cuvil.ir.kernel import (
     buffer_aval,
 )
 from cuvil.ir.kernel_program import KernelProgram
-import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers
 from cuvil.ops.record import Aval
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.templates import lower_template

@@ -178,10 +178,7 @@ class RegionEvaluator:
         if isinstance(body, ScalarBody):
             return [(o, broadcast_index(index, out_shape, aval_of(o).shape), when) for o in op.operands]
         if isinstance(body, IndexMap):
-            return [
-                (op.operands[p.operand], p.index, _and(when, p))
-                for p in movement_pieces(op, index, self.scope)
-            ]
+            return [(op.operands[p.operand], p.index, _and(when, p)) for p in movement_pieces(op, index, self.scope)]
         if isinstance(body, IndexBody):
             return []
         if isinstance(body, Opaque):
@@ -207,13 +204,13 @@ class RegionEvaluator:
             return [((op.operands[1], index[axis : axis + rank], when), x[axis])]
         if kernel == "take_along_axis":
             out = aval_of(op.results[0]).shape
-            return [((op.operands[1], broadcast_index(index, out, aval_of(op.operands[1]).shape), when), x[params["axis"]])]
+            return [
+                ((op.operands[1], broadcast_index(index, out, aval_of(op.operands[1]).shape), when), x[params["axis"]])
+            ]
         arrays = op.operands[1:]
         rank = max(aval_of(a).rank for a in arrays)
         out = aval_of(op.results[0]).shape[:rank]
-        return [
-            ((a, broadcast_index(index[:rank], out, aval_of(a).shape), when), x[k]) for k, a in enumerate(arrays)
-        ]
+        return [((a, broadcast_index(index[:rank], out, aval_of(a).shape), when), x[k]) for k, a in enumerate(arrays)]
 
     def _indirect_data(self, op: TensorOp, index: Index, when: When) -> Key:
         """Key of the data element, with fresh symbols for the indices and the conditions that they are in bounds."""

@@ -64,7 +64,7 @@ class TemplateFusion:
         avals = [aval_of(o) for o in fusion.operands] + [aval_of(o) for o in self.outputs]
         self.func = KernelFunc.build("kernel", avals)
         n = len(fusion.operands)
-        self.buffers = dict(zip(fusion.body.args, self.func.body.args[:n], strict=True))
+        self.buffers: dict[SSAValue, SSAValue] = dict(zip(fusion.body.args, self.func.body.args[:n], strict=True))
         self.out_buffers = self.func.body.args[n:]
         self.workspace_bytes: Dim | None = None
 
@@ -83,7 +83,7 @@ class TemplateFusion:
 
     def operand_number(self, value: SSAValue) -> int:
         """The fusion operand that a region input stands for."""
-        return list(self.fusion.body.args).index(value)
+        return [*self.buffers].index(value)
 
     def epilogue(
         self,
@@ -235,8 +235,12 @@ def _lower_matmul(t: TemplateFusion) -> Lowered:
     kb = t.operand_number(vb.base)
     packed = (
         (kb,)
-        if t.constant[kb] and batch_extent == 1 and acc.is_float and offset_b == 0 and va.base is not vb.base
-        and sum(1 for v in t.fusion.body.args[kb].uses) == 1
+        if t.constant[kb]
+        and batch_extent == 1
+        and acc.is_float
+        and offset_b == 0
+        and va.base is not vb.base
+        and t.fusion.body.args[kb].uses.get_length() == 1
         else ()
     )
     params: dict[str, ParamValue] = {
@@ -276,9 +280,11 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
     )
     acc = accumulator_dtype(aval_of(x).dtype)
 
+    channel = index[1]
+
     def add_bias(block: Block, value: SSAValue) -> SSAValue:
         assert bias is not None
-        load = LoadOp.build(t.buffers[bias], index[1])
+        load = LoadOp.build(t.buffers[bias], channel)
         block.add_op(load)
         term = load.results[0]
         if scalar_dtype(term) is not acc:
@@ -290,7 +296,7 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
         return total.results[0]
 
     kw = t.operand_number(w)
-    single_use = sum(1 for _ in t.fusion.body.args[kw].uses) == 1
+    single_use = t.fusion.body.args[kw].uses.get_length() == 1
     groups = p["groups"]
     depthwise = groups == xs[1] and groups > 1 and ws[1] == 1
     packed = (kw,) if t.constant[kw] and acc.is_float and single_use and not depthwise else ()

@@ -28,9 +28,7 @@ def strided_view(value: SSAValue, scope: Scope) -> StridedView | None:
     shape = aval_of(value).shape
     names = [f"_v{k}" for k in range(len(shape))]
     local = scope.copy()
-    index: tuple[Dim, ...] = tuple(
-        0 if n == 1 else local.loop(name, n) for name, n in zip(names, shape, strict=True)
-    )
+    index: tuple[Dim, ...] = tuple(0 if n == 1 else local.loop(name, n) for name, n in zip(names, shape, strict=True))
     while isinstance(owner := value.owner, TensorOp) and is_movement(owner.record):
         pieces = movement_pieces(owner, index, local)
         if len(pieces) != 1 or pieces[0].when:

@@ -52,7 +52,9 @@ class _PatternBuilder(Builder[Any]):
         return (Node(name, tuple(operands), keys, "commutative" in record.traits and len(operands) == 2),)
 
     def constant(self, value: Array) -> Any:
-        raise ArgumentError("a pattern holds no constants of its own; name one in constants= and take it as a parameter")
+        raise ArgumentError(
+            "a pattern holds no constants of its own; name one in constants= and take it as a parameter"
+        )
 
     def aval(self, value: Any) -> Aval:
         raise ArgumentError("a pattern has no shapes and dtypes; test them in when=")
@@ -83,7 +85,9 @@ def filled(value: bool | int | float) -> Constant:
 
 #: All bits set: True, -1, or the largest unsigned integer.
 ONES = Constant(
-    lambda a: is_filled(a, True if a.dtype == bool else -1) if a.dtype.kind in "bi" else bool(np.all(~a == 0) and a.size),
+    lambda a: (
+        is_filled(a, True if a.dtype == bool else -1) if a.dtype.kind in "bi" else bool(np.all(~a == 0) and a.size)
+    ),
     lambda c, dt, shape: np.invert(np.zeros(shape, dt.numpy)),
 )
 
@@ -98,7 +102,11 @@ def drawn(draw: Callable[[Chooser, DType], Any], accepts: Callable[[Array], bool
 
 
 #: Any constant at all, of moderate values.
-ANY = drawn(lambda c, dt: c.boolean() if dt.is_bool else c.integer(0 if not dt.is_signed else -4, 8) / (1 if dt.is_integer else 2))
+ANY = drawn(
+    lambda c, dt: (
+        c.boolean() if dt.is_bool else c.integer(0 if not dt.is_signed else -4, 8) / (1 if dt.is_integer else 2)
+    )
+)
 
 # --------------------------------------------------------------------------------------------- equation
 
@@ -244,6 +252,8 @@ def _dtype_text(dtypes: Sequence[DType]) -> str:
     kinds = {d.kind for d in dtypes}
     if len(dtypes) == len(ALL):
         return "any"
-    words = [w for k, w in (("bool", "bool"), ("int", "signed"), ("uint", "unsigned"), ("float", "floats")) if k in kinds]
+    words = [
+        w for k, w in (("bool", "bool"), ("int", "signed"), ("uint", "unsigned"), ("float", "floats")) if k in kinds
+    ]
     text = ", ".join(words).replace("signed, unsigned", "integers")
     return text + (" of 32 and 64 bits" if kinds == {"float"} and not any(d.is_half for d in dtypes) else "")

@@ -1,0 +1,94 @@
+"""Compares arrays with the reference's bounded values, and runs functions of the tensor IR with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import SSAValue
+
+from cuvil.dtypes import dtype
+from cuvil.ir.dialect import ConstantOp, TensorOp
+from cuvil.ops.builder import concrete
+from cuvil.ops.record import Array
+from cuvil.support.errors import IRError
+from cuvil.testing.bounds import Bounded, exact, run_bounded, wide
+
+_FACTOR = 2.0  # on bounds that are of first order
+
+
+class Mismatch(AssertionError):
+    """Two implementations disagree; the message holds a few lines of Python that show it."""
+
+
+def run_function_bounded(func: FuncOp, inputs: Sequence[Array], env: Mapping[str, int]) -> list[Bounded]:
+    """The reference's results of a tensor-stage function with their bounds.
+
+    Raises:
+        CuvilError: what the reference of one of its ops raises.
+        IRError: the function is not at the tensor stage.
+    """
+    block = func.body.block
+    values: dict[SSAValue, Bounded] = {a: exact(x) for a, x in zip(block.args, inputs, strict=True)}
+    for op in block.ops:
+        if isinstance(op, ReturnOp):
+            return [values[o] for o in op.operands]
+        if isinstance(op, ConstantOp):
+            values[op.results[0]] = exact(op.value)
+        elif isinstance(op, TensorOp):
+            params = {k: concrete(v, dict(env)) for k, v in op.record.fill_params(op.params).items()}
+            results = run_bounded(op.record, [None if a is None else values[a] for a in op.arguments], params)
+            values.update(zip(op.results, results, strict=True))
+        else:
+            raise IRError(f"expected a function at the tensor stage, found {op.name}")
+    raise IRError("the function ends without a return")
+
+
+def disagreement(got: Any, want: Bounded) -> str | None:
+    """What is wrong with an array, in a sentence, or None.
+
+    Dtype and shape must be those of the reference. Elements without error must be equal, NaN to NaN; others may
+    differ by twice their bound; those of which nothing is known are left out.
+
+    >>> disagreement(np.float32([1, 2]), exact(np.float32([1, 3])))
+    'element (1,) is 2.0, expected 3.0; 1 of 2 elements differ'
+    """
+    array = np.asarray(got)
+    if array.dtype != want.value.dtype:
+        return f"the dtype is {array.dtype}, expected {want.value.dtype}"
+    if array.shape != want.value.shape:
+        return f"the shape is {array.shape}, expected {want.value.shape}"
+    if dtype(array.dtype).is_float:
+        a, b = wide(array), wide(want.value)
+        with np.errstate(invalid="ignore"):
+            good = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= _FACTOR * want.error)
+    else:
+        good = array == want.value
+    bad = ~good & want.known
+    if not bad.any():
+        return None
+    at = tuple(int(i[0]) for i in np.nonzero(bad))
+    bound = float(want.error[at])
+    allowed = f" within {_FACTOR * bound:.3g}" if bound else ""
+    return (
+        f"element {at} is {array[at]!s}, expected {want.value[at]!s}{allowed}; "
+        f"{int(bad.sum())} of {array.size} elements differ"
+    )
+
+
+def first_disagreement(got: Sequence[Any], want: Sequence[Bounded]) -> str | None:
+    """The first result that is wrong, in a sentence, or None."""
+    if len(got) != len(want):
+        return f"{len(got)} results, expected {len(want)}"
+    for k, (g, w) in enumerate(zip(got, want, strict=True)):
+        wrong = disagreement(g, w)
+        if wrong is not None:
+            return f"result {k}: {wrong}" if len(want) > 1 else wrong
+    return None
+
+
+def checked_share(values: Sequence[Bounded]) -> tuple[int, int]:
+    """How many elements are compared, and how many there are."""
+    return sum(int(v.known.sum()) for v in values), sum(v.value.size for v in values)

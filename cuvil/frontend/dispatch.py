@@ -210,8 +210,8 @@ def emit(builder: Builder[Any], name: str, values: Sequence[Any], params: dict[s
                 error.args = (f"{error.args[0]}{where}", *error.args[1:])
             raise
     results = builder.emit(name, values, params)
-    wrapped: tuple[Any, ...] = tuple(wrap(builder, r) for r in results)
-    return wrapped if len(wrapped) > 1 else wrapped[0]
+    wrapped = [wrap(builder, r) for r in results]
+    return tuple(wrapped) if len(wrapped) > 1 else wrapped[0]
 
 
 def elementwise(name: str, *operands: ArrayLike, dt: DType | None = None, **params: ParamValue) -> Any:

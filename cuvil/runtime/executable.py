@@ -47,6 +47,12 @@ class _Workspace:
         return self.base
 
 
+def _behaved(array: Array) -> Array:
+    """The array itself, or a copy, so that its elements lie one after the other at aligned addresses."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C", copy=True)
+
+
 class Executable:
     """A compiled program, ready to call from any thread."""
 
@@ -117,7 +123,7 @@ class Executable:
             MemoryError: no memory for a temporary.
         """
         plan = self.plan(env)
-        arrays = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in inputs]
+        arrays = [_behaved(a) for a in inputs]
         outputs = [np.empty(s, a.dtype.numpy) for s, a in zip(plan.outputs, self.program.outputs, strict=True)]
         try:
             workspace = self._spare.pop()

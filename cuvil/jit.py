@@ -24,8 +24,8 @@ from cuvil.frontend.tracer import Tracer
 from cuvil.ops.record import Array, Aval, Shape
 from cuvil.support.config import dump_stages
 from cuvil.support.dump import write_stages
-from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, ShapeError, TracingError
-from cuvil.symbolic import Dim, Scope, free_symbols, parse_dim, solve, symbol
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, DTypeError, ShapeError, TracingError
+from cuvil.symbolic import Dim, Expr, Scope, free_symbols, parse_dim, solve, symbol
 
 log = logging.getLogger("cuvil.jit")
 
@@ -37,11 +37,28 @@ _WEAK_DTYPES: dict[type, DType] = {bool: bool_dtype, int: int64, float: float64}
 
 
 @dataclass(frozen=True)
+class _Static:
+    """A static argument; ``key`` also tells apart what compares equal: 1, 1.0 and True."""
+
+    name: str
+    key: Hashable
+    value: Any = field(compare=False)
+
+
+def _static_key(value: Any) -> Hashable:
+    if isinstance(value, tuple):
+        return (type(value), *(_static_key(v) for v in value))
+    if isinstance(value, float):
+        return (type(value), value.hex())  # 0.0 is not -0.0, and NaN is NaN
+    return (type(value), value)
+
+
+@dataclass(frozen=True)
 class _Family:
     """Calls that can share a variant: structure, static arguments, dtypes and ranks."""
 
     tree: TreeDef
-    statics: Hashable
+    statics: tuple[_Static, ...]
     leaves: tuple[tuple[DType, int, type | None], ...]
 
 
@@ -74,7 +91,7 @@ class Variant:
 @dataclass
 class _Signature:
     tree: TreeDef
-    statics: Hashable
+    statics: tuple[_Static, ...]
     arrays: list[Array]
     weak: tuple[type | None, ...]
     key: Hashable = field(default=None)
@@ -185,7 +202,7 @@ class Jitted:
                 )
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Signature | None:
-        statics: Hashable = ()
+        statics: tuple[_Static, ...] = ()
         if self.static_argnames:
             args, kwargs, statics = self._split_static(args, kwargs)
         leaves, tree = flatten((args, kwargs))
@@ -194,11 +211,13 @@ class Jitted:
         signature: list[Any] = []
         for k, leaf in enumerate(leaves):
             if type(leaf) is np.ndarray:
+                if not leaf.dtype.isnative:
+                    leaf = leaf.astype(leaf.dtype.newbyteorder("="))
                 arrays.append(leaf)
                 weak.append(None)
                 signature.append((leaf.dtype, leaf.shape))
                 continue
-            if isinstance(leaf, Tracer):
+            if isinstance(leaf, (Tracer, Expr)):
                 return None
             scalar = type(leaf)
             if scalar in _WEAK_DTYPES:
@@ -213,14 +232,20 @@ class Jitted:
         return _Signature(tree, statics, arrays, tuple(weak), (tree, statics, tuple(signature)))
 
     def _as_array(self, leaf: Any, tree: TreeDef, k: int) -> Array:
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise ArgumentTypeError(
+                f"argument {self._leaf_names(tree)[k]} of {self._name()} is a masked array{at_user_line()}, whose mask a"
+                " compiled function would not see; pass x.filled(value), or data and mask as two arguments"
+            )
         if isinstance(leaf, np.ndarray | np.generic) or hasattr(leaf, "__array__"):
-            return np.asarray(leaf)
+            array = np.asarray(leaf)
+            return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
         if hasattr(leaf, "__dlpack__"):
             return np.from_dlpack(leaf)
-        path = leaf_paths(tree)[k]
         raise ArgumentTypeError(
-            f"argument {path or k} of {self._name()} is {type(leaf).__name__}: {str(leaf)[:60]!r}. A compiled function"
-            " takes arrays, numbers and containers of them; name other arguments in static_argnames."
+            f"argument {self._leaf_names(tree)[k]} of {self._name()} is {type(leaf).__name__}:"
+            f" {str(leaf)[:60]!r}{at_user_line()}. A compiled function takes arrays, numbers and containers (dict, list,"
+            " tuple, NamedTuple, dataclass) of them; name other arguments in static_argnames."
         )
 
     def _name(self) -> str:
@@ -228,46 +253,67 @@ class Jitted:
 
     def _split_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], Hashable]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[_Static, ...]]:
         if self._signature is None:
             raise ArgumentError("static_argnames needs a function whose signature Python can inspect")
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        statics: list[tuple[str, Any]] = []
-        positional: list[Any] = []
-        named: dict[str, Any] = {}
-        for name, value in bound.arguments.items():
-            kind = self._signature.parameters[name].kind
+        given = self._signature.bind(*args, **kwargs).arguments
+        statics: list[_Static] = []
+        dynamic: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
             if name in self.static_argnames:
-                try:
-                    hash(value)
-                except TypeError:
-                    raise ArgumentTypeError(
-                        f"static argument {name!r} of {self._name()} must be hashable, got {type(value).__name__};"
-                        " pass a tuple instead of a list, for example"
-                    ) from None
-                statics.append((name, value))
-            elif kind is inspect.Parameter.VAR_POSITIONAL:
-                positional.extend(value)
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                for k, v in value.items():
-                    (statics.append((k, v)) if k in self.static_argnames else named.__setitem__(k, v))
-            elif kind is inspect.Parameter.POSITIONAL_ONLY:
-                positional.append(value)
-            else:
-                named[name] = value
-        return tuple(positional), named, tuple((n, type(v), v) for n, v in statics)
+                value = given.get(name, parameter.default)
+                if value is not inspect.Parameter.empty:
+                    statics.append(self._static(name, value))
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                named: dict[str, Any] = given.get(name, {})
+                statics += [self._static(k, v) for k, v in named.items() if k in self.static_argnames]
+                dynamic[name] = {k: v for k, v in named.items() if k not in self.static_argnames}
+            elif name in given:
+                dynamic[name] = given[name]
+        return (), dynamic, tuple(statics)
 
-    def _callable(self, statics: Hashable) -> Callable[..., Any]:
-        if not self.static_argnames:
+    def _static(self, name: str, value: Any) -> _Static:
+        try:
+            hash(value)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"static argument {name!r} of {self._name()} must be hashable, got"
+                f" {type(value).__name__}{at_user_line()}; pass a tuple instead of a list, for example"
+            ) from None
+        return _Static(name, _static_key(value), value)
+
+    def _callable(self, statics: tuple[_Static, ...]) -> Callable[..., Any]:
+        """The function of the arrays alone; as :meth:`_split_static` gives them where some arguments are static."""
+        signature = self._signature
+        if not self.static_argnames or signature is None:
             return self.fn
-        fixed = {name: value for name, _, value in statics}  # type: ignore[union-attr]
-        return functools.partial(self.fn, **fixed)
+
+        def call(**dynamic: Any) -> Any:
+            values = {**dynamic, **{s.name: s.value for s in statics if s.name in signature.parameters}}
+            for name, parameter in signature.parameters.items():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    more = {s.name: s.value for s in statics if s.name not in signature.parameters}
+                    values[name] = {**values.get(name, {}), **more}
+            bound = inspect.BoundArguments(
+                signature, OrderedDict((name, values[name]) for name in signature.parameters if name in values)
+            )
+            return self.fn(*bound.args, **bound.kwargs)
+
+        return call
 
     # ---------------------------------------------------------------------------------------- variants
     def _family(self, s: _Signature) -> _Family:
-        leaves = tuple((dtype(a.dtype), a.ndim, w) for a, w in zip(s.arrays, s.weak, strict=True))
+        leaves = tuple((self._dtype(s, k), a.ndim, s.weak[k]) for k, a in enumerate(s.arrays))
         return _Family(s.tree, s.statics, leaves)
+
+    def _dtype(self, s: _Signature, k: int) -> DType:
+        try:
+            return dtype(s.arrays[k].dtype)
+        except DTypeError as error:
+            raise DTypeError(
+                f"argument {self._leaf_names(s.tree)[k]} of {self._name()} has a dtype that cuvil does not"
+                f" have{at_user_line()}: {error}"
+            ) from None
 
     def _select(self, s: _Signature) -> tuple[Variant, dict[str, int]]:
         with self._lock:
@@ -354,7 +400,8 @@ class Jitted:
                 k = int(number)
                 out.append((names[k] if k < len(names) else f"arg{k}") + tail)
             else:
-                out.append(rest.strip("[]").replace("'", ""))
+                name, _, tail = rest.removeprefix("['").partition("']")
+                out.append(name + tail)
         return out
 
     def _patterns(self, s: _Signature) -> tuple[Shape, ...]:

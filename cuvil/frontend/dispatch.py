@@ -33,6 +33,8 @@ def asoperand(x: ArrayLike) -> Tracer | Array | Expr | bool | int | float:
     if isinstance(x, (Tracer, Expr)) or type(x) in _WEAK:
         return x
     if isinstance(x, np.ndarray):
+        if not x.dtype.isnative:
+            return x.astype(x.dtype.newbyteorder("="))
         dtype(x.dtype)
         return x
     if isinstance(x, np.generic):

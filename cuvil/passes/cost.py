@@ -13,7 +13,7 @@ _WEIGHTS: dict[str, int] = {
     "divide": 14, "reciprocal": 12, "sqrt": 14, "rsqrt": 15, "clip": 12, "pow": 40, "floor_divide": 20,
     "remainder": 20, "fmod": 20, "isnan": 9,
     "exp": 30, "exp2": 30, "log": 30, "log2": 30, "tanh": 40, "sigmoid": 40, "erf": 40, "silu": 40, "gelu": 50,
-    "reshape": 2, "broadcast_to": 3, "slice": 4, "flip": 4, "transpose": 5,
+    "reshape": 2, "broadcast_to": 1, "slice": 4, "flip": 4, "transpose": 5,
 }  # fmt: skip
 _CATEGORIES = {
     "elementwise": 10, "creation": 3, "reduction": 20, "contraction": 200, "movement": 6, "indexing": 12,

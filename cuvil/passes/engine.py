@@ -15,7 +15,7 @@ from cuvil.ir.builder import IRBuilder
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
 from cuvil.ops.record import Array, Aval, Chooser, OperandSample
 from cuvil.support.errors import PassError
-from cuvil.symbolic import Dim, Scope
+from cuvil.symbolic import Dim, Scope, Truth
 
 #: What a rule may change.
 #:
@@ -137,9 +137,9 @@ class Rewriter(IRBuilder):
             return None
         return self.broadcast_to(value, want.shape)
 
-    def equal(self, a: Dim, b: Dim) -> bool:
-        """Whether two dims are provably equal."""
-        return a == b or bool(self.scope.prove("==", a, b))
+    def proves(self, relation: str, a: Dim, b: Dim) -> bool:
+        """Whether a relation of two dims holds for all sizes that the program admits."""
+        return self.scope.prove(relation, a, b) is Truth.YES
 
     def replace(self, op: Operation, values: Sequence[SSAValue]) -> None:
         """Also replace the results of another op, once the rule has returned its own replacement."""

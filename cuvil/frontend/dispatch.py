@@ -195,7 +195,8 @@ def apply(name: str, *operands: ArrayLike | None, **params: ParamValue) -> Any:
     Returns a traced array, a NumPy array, or a tuple of them for ops with several results.
     """
     given = [None if o is None else asoperand(o) for o in operands]
-    builder = builder_for(*given)
+    # An iota over symbolic dims has no operands, and is traced all the same.
+    builder = builder_for(*given, *(p for p in _leaves(tuple(params.values())) if isinstance(p, Expr)))
     values = [None if o is None else materialise(builder, o) for o in given]
     return emit(builder, name, values, params)
 

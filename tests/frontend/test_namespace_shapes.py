@@ -360,3 +360,9 @@ def test_dtype_functions() -> None:
     assert not cnp.isdtype("bool", "numeric")
     with pytest.raises(ArgumentError, match="no kind"):
         cnp.isdtype("int8", "whole")
+
+
+def test_a_table_sliced_by_a_symbolic_size() -> None:
+    table = counted(6, 2)
+    got = run_traced(lambda a: a + cnp.asarray(table)[: a.shape[0]], counted(4, 2), shapes=[(symbol("S"), 2)])
+    assert_same(got, counted(4, 2) + table[:4])

@@ -38,7 +38,8 @@ from cuvil.symbolic import Dim, Expr, ceildiv, dim_max
 def asarray(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool | None = None) -> AnyArray:
     """An array of a number, nested lists, an array or a traced array. Arrays keep their dtype.
 
-    Python floats become float32 and ints int64.
+    Python floats become float32 and ints int64. Inside a trace the result is traced, so that a NumPy array can be
+    sliced by a symbolic size: ``asarray(table)[:x.shape[0]]``.
 
     Raises:
         DTypeError: no such dtype.
@@ -49,9 +50,13 @@ def asarray(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool | None = Non
     target = dtype_or_none(dtype)
     if isinstance(x, (list, tuple)) and target is not None and not _has_traced(x):
         # Straight to the dtype that is asked for: through float32 large integers and float64 would lose digits.
-        return np.array(x, dtype=target.numpy)
-    given = cast(operand(x), target)
-    return np.array(given) if copy and isinstance(given, np.ndarray) else given
+        given = np.array(x, dtype=target.numpy)
+    else:
+        given = cast(operand(x), target)
+    builder = creation_builder()
+    if isinstance(builder, TraceBuilder):
+        return wrap(builder, materialise(builder, given))
+    return np.array(given) if copy else given
 
 
 def array(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool = True) -> AnyArray:
@@ -173,7 +178,7 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: DTypeLike = No
     integers = not any(isinstance(v, float) for v in (first, last, by))
     target = dtype_or_none(dtype) or (int64 if integers else float32)
     count = max(math.ceil((last - first) / by), 0)
-    if creation_builder().__class__ is TraceBuilder and integers:
+    if isinstance(creation_builder(), TraceBuilder) and integers:
         return _steps(int(first), count, int(by), target)
     return cast(np.arange(first, last, by), target)
 

@@ -266,9 +266,7 @@ def cumprod(x: ArrayLike, axis: int | None = None, dtype: DTypeLike = None) -> A
     return cumulative_prod(x, axis, dtype)
 
 
-def allclose(
-    a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> AnyArray:
+def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> AnyArray:
     """Whether all elements are close, as :func:`isclose` says.
 
     >>> bool(allclose([1.0, 2.0], [1.0, 2.0]))

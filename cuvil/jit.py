@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal
@@ -17,15 +17,15 @@ import numpy as np
 from cuvil.compiler import Compiled, CompileOptions, Numerics, compile_program
 from cuvil.dtypes import DType, dtype, float64, int64
 from cuvil.dtypes import bool_ as bool_dtype
-from cuvil.frontend.program import trace
+from cuvil.frontend.program import TracedProgram, trace
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import at_user_line
-from cuvil.frontend.tracer import Tracer
+from cuvil.frontend.tracer import Tracer, current_trace
 from cuvil.ops.record import Array, Aval, Shape
 from cuvil.support.config import dump_stages
 from cuvil.support.dump import write_stages
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, DTypeError, ShapeError, TracingError
-from cuvil.symbolic import Dim, Expr, Scope, free_symbols, parse_dim, solve, symbol
+from cuvil.symbolic import Dim, Expr, Scope, free_symbols, parse_dim, solve, substitute, symbol
 
 log = logging.getLogger("cuvil.jit")
 
@@ -62,6 +62,23 @@ class _Family:
     leaves: tuple[tuple[DType, int, type | None], ...]
 
 
+def _match(patterns: Sequence[Shape], scope: Scope, shapes: Sequence[Sequence[int]]) -> dict[str, int] | None:
+    try:
+        return solve(patterns, shapes, scope)
+    except ShapeError:
+        return None
+
+
+def _static_axes(patterns: Sequence[Shape], chosen: Sequence[Shape]) -> set[tuple[int, int]]:
+    """(argument, axis) of the symbols of ``patterns`` that are concrete in ``chosen``."""
+    return {
+        (k, axis)
+        for k, (p, c) in enumerate(zip(patterns, chosen, strict=True))
+        for axis, (d, n) in enumerate(zip(p, c, strict=True))
+        if free_symbols(d) and not free_symbols(n)
+    }
+
+
 @dataclass
 class Variant:
     """One compiled version of a function: for which shapes, why it was compiled, and how often it served."""
@@ -77,10 +94,7 @@ class Variant:
 
     def match(self, shapes: Sequence[Sequence[int]]) -> dict[str, int] | None:
         """The symbols' values for concrete shapes, or None where the shapes or a guard do not fit."""
-        try:
-            return solve(self.patterns, shapes, self.scope)
-        except ShapeError:
-            return None
+        return _match(self.patterns, self.scope, shapes)
 
     def __str__(self) -> str:
         shapes = ", ".join("[" + ", ".join(map(str, p)) + "]" for p in self.patterns)
@@ -137,6 +151,7 @@ class Jitted:
             raise ArgumentError('shapes="symbolic" needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]')
         self._families: dict[_Family, list[Variant]] = {}
         self._seen: dict[_Family, list[tuple[tuple[int, ...], ...]]] = {}
+        self._concrete: dict[_Family, set[tuple[int, int]]] = {}  # axes whose sizes the function's Python code needs
         self._exact: OrderedDict[Hashable, tuple[Variant, dict[str, int]]] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -163,7 +178,7 @@ class Jitted:
         if found is None:
             raise TracingError(f"lower() cannot be called on traced values{at_user_line()}")
         patterns = self._patterns(found)
-        return Lowered(self._compile(found, patterns, keep_text=True)[0])
+        return Lowered(self._compile_traced(self._trace(found, patterns), keep_text=True))
 
     def prepare(self) -> None:
         """Compile the variant of the ``input_spec`` now."""
@@ -217,7 +232,10 @@ class Jitted:
                 weak.append(None)
                 signature.append((leaf.dtype, leaf.shape))
                 continue
-            if isinstance(leaf, (Tracer, Expr)):
+            if isinstance(leaf, Tracer):
+                leaf.value_in(current_trace())  # raises for a value that its trace has left behind
+                return None
+            if isinstance(leaf, Expr):
                 return None
             scalar = type(leaf)
             if scalar in _WEAK_DTYPES:
@@ -234,8 +252,8 @@ class Jitted:
     def _as_array(self, leaf: Any, tree: TreeDef, k: int) -> Array:
         if isinstance(leaf, np.ma.MaskedArray):
             raise ArgumentTypeError(
-                f"argument {self._leaf_names(tree)[k]} of {self._name()} is a masked array{at_user_line()}, whose mask a"
-                " compiled function would not see; pass x.filled(value), or data and mask as two arguments"
+                f"argument {self._leaf_names(tree)[k]} of {self._name()} is a masked array{at_user_line()}, whose"
+                " mask a compiled function would not see; pass x.filled(value), or data and mask as two arguments"
             )
         if isinstance(leaf, np.ndarray | np.generic) or hasattr(leaf, "__array__"):
             array = np.asarray(leaf)
@@ -244,8 +262,8 @@ class Jitted:
             return np.from_dlpack(leaf)
         raise ArgumentTypeError(
             f"argument {self._leaf_names(tree)[k]} of {self._name()} is {type(leaf).__name__}:"
-            f" {str(leaf)[:60]!r}{at_user_line()}. A compiled function takes arrays, numbers and containers (dict, list,"
-            " tuple, NamedTuple, dataclass) of them; name other arguments in static_argnames."
+            f" {str(leaf)[:60]!r}{at_user_line()}. A compiled function takes arrays, numbers and containers (dict,"
+            " list, tuple, NamedTuple, dataclass) of them; name other arguments in static_argnames."
         )
 
     def _name(self) -> str:
@@ -331,18 +349,9 @@ class Jitted:
             if self._spec is not None:
                 # What the user stated must hold; only guards that tracing found lead to another variant.
                 solve(patterns, shapes, Scope(self.constraints), names=[name for name, _, _ in self._spec])
-            reason = self._reason(family, patterns)
-            variant = self._build(s, patterns, reason)
+            variant = self._specialise(s, family, patterns, self._reason(family, patterns))
             env = variant.match(shapes)
-            if env is None and any(free_symbols(*p) for p in patterns):
-                # The widened pattern does not fit even these shapes (a guard of its trace fails on them).
-                log.warning(
-                    "%s: the symbolic variant does not fit %s; compiling for exactly this shape", self._name(), shapes
-                )
-                variant = self._build(s, shapes, "a guard of the symbolic variant fails on these shapes")
-                env = variant.match(shapes)
-            if env is None:
-                raise ShapeError(f"{self._name()}: shapes {shapes} do not fit the input_spec {self._spec_text()}")
+            assert env is not None
             self._families.setdefault(family, []).append(variant)
             return self._remember(s.key, variant, env)
 
@@ -352,29 +361,76 @@ class Jitted:
             self._exact.popitem(last=False)
         return variant, env
 
-    def _build(self, s: _Signature, patterns: Sequence[Shape], reason: str) -> Variant:
+    def _specialise(self, s: _Signature, family: _Family, patterns: tuple[Shape, ...], reason: str) -> Variant:
+        """Compile the most general of the patterns that the function can be traced for and that fit this call."""
         start = perf_counter()
-        try:
-            compiled, out_tree = self._compile(s, patterns)
-        except TracingError as error:
-            if self.shapes != "auto" or not any(free_symbols(*p) for p in patterns):
-                raise
-            log.warning("%s: not shape-polymorphic (%s); compiling for each shape", self._name(), error)
-            patterns = tuple(a.shape for a in s.arrays)
-            compiled, out_tree = self._compile(s, patterns)
-            reason += "; the function needs concrete sizes"
+        shapes = tuple(a.shape for a in s.arrays)
+        failed = False
+        for candidate in self._candidates(patterns, shapes):
+            symbolic = bool(free_symbols(*(d for p in candidate for d in p)))
+            try:
+                program = self._trace(s, candidate)
+            except Exception as error:
+                # In "auto" it was cuvil's idea to make symbols of sizes: the exact shapes, tried last, raise what is
+                # the user's own mistake.
+                if not symbolic or self.shapes != "auto":
+                    raise
+                if not failed:
+                    log.warning("%s: not shape-polymorphic (%s); keeping some sizes static", self._name(), error)
+                failed = True
+                continue
+            if _match(candidate, program.scope, shapes) is None:
+                log.info("%s: a guard of the variant for %s fails on %s", self._name(), candidate, shapes)
+                continue
+            kept = _static_axes(patterns, candidate)
+            if kept:
+                names = self._leaf_names(s.tree)
+                axes = ", ".join(f"{names[k]} axis {axis}" for k, axis in sorted(kept))
+                why = "the function needs concrete sizes" if failed else "a guard fails where they are symbols"
+                reason = f"{reason}; {axes} static: {why}"
+            if failed:
+                self._concrete.setdefault(family, set()).update(kept)
+            return self._finish(program, candidate, reason, start)
+        raise ShapeError(f"{self._name()}: shapes {shapes} do not fit the input_spec {self._spec_text()}")
+
+    def _candidates(
+        self, patterns: tuple[Shape, ...], shapes: tuple[tuple[int, ...], ...]
+    ) -> Iterator[tuple[Shape, ...]]:
+        """Patterns to try for a call, the most general first, its exact shapes last."""
+        yield patterns
+        names = sorted(free_symbols(*(d for p in patterns for d in p)))
+        if not names:
+            return
+        if self.shapes == "auto":
+            # Where sizes broadcast, an axis of 1 is another program than an axis of the other operand's size.
+            ones = tuple(
+                tuple(1 if n == 1 else d for d, n in zip(p, x, strict=True))
+                for p, x in zip(patterns, shapes, strict=True)
+            )
+            if ones != patterns:
+                yield ones
+            sizes = solve(patterns, shapes)
+            for name in names if len(names) > 1 else ():
+                yield tuple(tuple(substitute(d, {name: sizes[name]}) for d in p) for p in patterns)
+        yield shapes
+
+    def _build(self, s: _Signature, patterns: tuple[Shape, ...], reason: str) -> Variant:
+        start = perf_counter()
+        return self._finish(self._trace(s, patterns), patterns, reason, start)
+
+    def _finish(self, program: TracedProgram, patterns: tuple[Shape, ...], reason: str, start: float) -> Variant:
+        compiled = self._compile_traced(program)
         seconds = perf_counter() - start
         guards = tuple(
             f"{g.obligation.left} {g.obligation.relation} {g.obligation.right} ({g.op} at {g.line})"
-            for g in compiled.program.guards
+            for g in program.guards
         )
         log.info("compiled %s for %s in %.2f s: %s", self._name(), patterns, seconds, reason)
-        return Variant(tuple(patterns), compiled.program.scope, compiled, out_tree, guards, reason, seconds)
+        return Variant(patterns, program.scope, compiled, program.out_tree, guards, reason, seconds)
 
-    def _compile(self, s: _Signature, patterns: Sequence[Shape], keep_text: bool = False) -> tuple[Compiled, TreeDef]:
+    def _trace(self, s: _Signature, patterns: Sequence[Shape]) -> TracedProgram:
         avals = [Aval(tuple(p), dtype(a.dtype)) for p, a in zip(patterns, s.arrays, strict=True)]
-        stages = dump_stages()
-        program = trace(
+        return trace(
             self._callable(s.statics),
             s.tree,
             avals,
@@ -383,10 +439,13 @@ class Jitted:
             constraints=self.constraints,
             name=self._name(),
         )
+
+    def _compile_traced(self, program: TracedProgram, keep_text: bool = False) -> Compiled:
+        stages = dump_stages()
         compiled = compile_program(program, self.options, keep_text=keep_text or bool(stages))
         if stages:
             write_stages(self._name(), {k: compiled.stages[k]() for k in stages if k in compiled.stages})
-        return compiled, program.out_tree
+        return compiled
 
     def _leaf_names(self, tree: TreeDef) -> list[str]:
         paths = leaf_paths(tree)
@@ -411,7 +470,12 @@ class Jitted:
         if self.shapes == "static":
             return shapes
         seen = [x for x in self._seen.get(self._family(s), []) if x != shapes]
-        return widen(shapes, seen, self._leaf_names(s.tree))
+        concrete = self._concrete.get(self._family(s), set())
+        widened = widen(shapes, seen, self._leaf_names(s.tree))
+        return tuple(
+            tuple(n if (k, axis) in concrete else d for axis, (d, n) in enumerate(zip(p, x, strict=True)))
+            for k, (p, x) in enumerate(zip(widened, shapes, strict=True))
+        )
 
     def _spec_patterns(self, s: _Signature) -> tuple[Shape, ...]:
         assert self._spec is not None
@@ -428,7 +492,10 @@ class Jitted:
                     f" convert it: {name}.astype('{dt.name}')"
                 )
             if len(dims) != a.ndim:
-                raise ShapeError(f"argument {name} of {self._name()} has shape {a.shape}, its input_spec says {dims}")
+                raise ShapeError(
+                    f"argument {name} of {self._name()} has shape {list(a.shape)}, its input_spec says"
+                    f" [{', '.join(map(str, dims))}]"
+                )
             out.append(dims)
         return tuple(out)
 
@@ -529,6 +596,8 @@ def jit(
     >>> softmax(np.zeros((2, 4), np.float32)).tolist()
     [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
     """
+    if shapes not in ("auto", "static", "symbolic"):
+        raise ArgumentError(f"unknown shapes {shapes!r}; expected 'auto', 'static' or 'symbolic'")
     options = CompileOptions(
         backend=backend, numerics=numerics, precision=precision, optimise=optimise, validate=validate
     )

@@ -451,7 +451,7 @@ class _Rebuild:
             current = value
             while current not in mapper:
                 owner = current.owner
-                if isinstance(owner, ConstantOp) and owner.value.size == 1:
+                if isinstance(owner, ConstantOp) and owner.value.size == 1 and g.kind == "loop":
                     pending.append(owner)
                     break
                 if isinstance(owner, TensorOp) and owner not in self.fusion.of and not self._in_memory(current, inside):

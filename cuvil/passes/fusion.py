@@ -348,12 +348,16 @@ class Fusion:
             self._materialise(value)
 
     def _is_strided(self, value: SSAValue) -> bool:
-        owner = value.owner
-        while isinstance(owner, TensorOp) and owner not in self.of and owner.record.name in _VIEWS:
+        """Whether a value is a strided view of memory."""
+        view = strided_view(value, self.scope, stop=self._in_memory)
+        return view is not None and self._in_memory(view.base)
+
+    def _in_memory(self, value: SSAValue) -> bool:
+        """Whether a value is a buffer of its own or a reshape of one."""
+        while isinstance(owner := value.owner, TensorOp) and owner not in self.of:
+            if owner.record.name != "reshape":
+                return False
             value = owner.operands[0]
-            owner = value.owner
-        if isinstance(owner, TensorOp) and owner not in self.of:
-            return False
         return True
 
     def _materialise(self, value: SSAValue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
@@ -20,16 +21,18 @@ class StridedView:
     strides: tuple[Dim, ...]
 
 
-def strided_view(value: SSAValue, scope: Scope) -> StridedView | None:
+def strided_view(
+    value: SSAValue, scope: Scope, stop: Callable[[SSAValue], bool] = lambda _: False
+) -> StridedView | None:
     """The view that a chain of movement ops makes of the value at its start; None where it is not strided.
 
-    A value that no movement op makes is a contiguous view of itself.
+    A value that no movement op makes, or of which ``stop`` holds, is a contiguous view of itself.
     """
     shape = aval_of(value).shape
     names = [f"_v{k}" for k in range(len(shape))]
     local = scope.copy()
     index: tuple[Dim, ...] = tuple(0 if n == 1 else local.loop(name, n) for name, n in zip(names, shape, strict=True))
-    while isinstance(owner := value.owner, TensorOp) and is_movement(owner.record):
+    while isinstance(owner := value.owner, TensorOp) and is_movement(owner.record) and not stop(value):
         pieces = movement_pieces(owner, index, local)
         if len(pieces) != 1 or pieces[0].when:
             return None

@@ -231,6 +231,8 @@ def apply_rules(func: FuncOp, rules: Iterable[Rule], scope: Scope, budget: int |
                 enqueue(user)
             for old, _ in pairs:
                 _erase_dead(old, enqueue)
+            for made in reversed(rewriter.inserted):
+                _erase_dead(made, enqueue)
             report.firings[-1] = Firing(r.name, op.name, perf_counter() - start)
             break
     report.seconds = perf_counter() - begin

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from cuvil.dtypes import ALL, DType, bool_
 from cuvil.ir.attributes import param_key
@@ -17,6 +17,7 @@ from cuvil.ops.builder import Builder
 from cuvil.ops.drawing import draw_broadcastable, draw_shape
 from cuvil.ops.record import Array, Aval, Chooser, Domain, OperandSample, ParamValue
 from cuvil.ops.registry import get
+from cuvil.passes.cost import weight
 from cuvil.passes.engine import Case, Kind, Replacement, Rewriter, Rule
 from cuvil.support.errors import ArgumentError
 
@@ -164,13 +165,16 @@ def equation(
                 return None
             if needs and not all(any(isinstance(o, TensorOp) and o.record.name == n for o in owners) for n in needs):
                 return None
+        # Where the inner ops have other readers, the replacement of the root alone must be cheaper than the root.
+        dies = all(o.has_one_use() for o in op.operands if isinstance(o.owner, TensorOp) and o.owner.record.name in needs)
         for bound in _match(root, op.results[0], {}, given):
             values = [bound[n] for n in names]
             if not check(bound) or (when is not None and not when(F, *values)):
                 continue
+            begin = len(F.inserted)
             made = after(F, *values)
             fitted = None if made is None else F.fit(made, aval_of(op.results[0]))
-            if fitted is not None:
+            if fitted is not None and (dies or sum(map(_weight, F.inserted[begin:])) < weight(op)):
                 return fitted
         return None
 
@@ -239,6 +243,10 @@ def _match_all(
         return
     for found in _match(patterns[0], values[0], bound, constants):
         yield from _match_all(patterns[1:], values[1:], found, constants)
+
+
+def _weight(op: Operation) -> int:
+    return weight(op) if isinstance(op, TensorOp) else 0
 
 
 def format_pattern(pattern: Pattern) -> str:

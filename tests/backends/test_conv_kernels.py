@@ -41,6 +41,7 @@ int64_t packed_bytes(const cv_conv_shape *s) { return conv_packed_w_bytes(s); }
 void pack(cv_ctx *ctx, const cv_conv_shape *s, void *to, const void *w) { conv_pack_w(ctx, s, to, w); }
 void run(cv_ctx *ctx, const env *e, const cv_conv_shape *s, const void *x, const void *w) { conv_run(ctx, e, s, x, w); }
 """
+FEW_PIXELS = "#define CV_CONV_FEW_PIXELS\n" + GENERAL
 DEPTHWISE = r"""
 #define CV_CONV_NAME conv
 #define CV_CONV_DEPTHWISE
@@ -169,7 +170,7 @@ def library(template: str, acc: str, x: str, w: str, hooks: str = "", flags: tup
     text = SOURCE.replace("@ACC", acc).replace("@X", x).replace("@W", w).replace("@HOOKS", hooks) + template
     lib = compile_c(text, *flags)
     lib.run.argtypes = [ctypes.c_void_p] * 5
-    if template == GENERAL:
+    if template != DEPTHWISE:
         lib.pack.argtypes = [ctypes.c_void_p] * 4
         lib.packed_bytes.restype, lib.packed_bytes.argtypes = ctypes.c_int64, [ctypes.c_void_p]
     return lib
@@ -265,6 +266,28 @@ def test_dtypes(acc: str, x_type: str, w_type: str, case: Case) -> None:
     run_case(GENERAL, acc, x_type, w_type, case)
 
 
+@pytest.mark.parametrize("flags", instruction_sets(), ids=lambda flags: "".join(flags) or "native")
+@settings(max_examples=50, deadline=None)
+@given(case=cases())
+@example(case=RESNET_STEM)
+@example(case=DEEP)
+@example(case=POINTWISE)
+@example(case=TRANSPOSED)
+@example(case=EMPTY)
+@example(case=Case(2, 1, 300, 70, (1, 1, 1), (1, 1, 1)))
+def test_few_pixels(flags: tuple[str, ...], case: Case) -> None:
+    run_case(FEW_PIXELS, "f32", "f32", "f32", case, flags)
+
+
+@pytest.mark.parametrize(
+    ("acc", "x_type", "w_type"), [("f64", "f64", "f32"), ("i32", "u8", "i8"), ("f32", "f16", "f16")]
+)
+@settings(max_examples=15, deadline=None)
+@given(case=cases())
+def test_few_pixels_dtypes(acc: str, x_type: str, w_type: str, case: Case) -> None:
+    run_case(FEW_PIXELS, acc, x_type, w_type, case)
+
+
 WIDE_ROWS = Case(1, 3, 1, 1, (1, 30, 150), (1, 3, 3), padding=(0, 1, 1), end_padding=(0, 1, 1))
 STRIDED = Case(1, 2, 1, 2, (1, 41, 67), (1, 5, 3), (1, 2, 2), padding=(0, 2, 1), end_padding=(0, 2, 1))
 HIGH = Case(1, 1, 1, 1, (1, 2000, 9), (1, 3, 3), (1, 1, 3), dilation=(1, 5, 1), padding=(0, 5, 1))
@@ -293,7 +316,7 @@ def test_depthwise_dtypes(acc: str, x_type: str, w_type: str, case: Case) -> Non
     run_case(DEPTHWISE, acc, x_type, w_type, case)
 
 
-@pytest.mark.parametrize("template", [GENERAL, DEPTHWISE], ids=["general", "depthwise"])
+@pytest.mark.parametrize("template", [GENERAL, FEW_PIXELS, DEPTHWISE], ids=["general", "few", "depthwise"])
 def test_padding_is_zero_after_the_prologue(template: str) -> None:
     """A prologue that maps 0 to 1 must not reach the padding."""
     hook = "#define CV_CONV_MAP_X(e, n, channel, v) cv_add_f32(v, cv_splat_f32((float)(channel) + 1))\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from .c_library import compile_c, context, error, instruction_sets
 
-NUMPY = {
+NUMPY: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),

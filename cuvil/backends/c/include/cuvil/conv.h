@@ -6,7 +6,8 @@
  *
  * Method. Weights times the matrix of input patches: rows are output channels, columns output pixels, and k runs over
  * (tap, input channel), channel fastest, so that the geometry of a tap is worked out once for all channels. Weights are
- * packed beforehand; panels of the patch matrix are packed from the input as gemm.h asks for them.
+ * packed beforehand; panels of the patch matrix are packed from the input as gemm.h asks for them. CV_CONV_FEW_PIXELS
+ * exchanges rows and columns: 49 pixels fill whole tiles of rows, but not whole panels of columns.
  * The depthwise kernel copies a band of a channel, with its padding, to scratch memory, and adds the taps there.
  */
 #ifndef CUVIL_CONV_H
@@ -232,6 +233,10 @@ CV_INLINE CVC_V CVC_(_load_weights)(const CVC_(_geometry) *g, int64_t m, int64_t
     return CVC_CAST(CV_CONV_W_T)(CVG_PASTE(cv_gather_, CV_CONV_W_T)(g->w, offsets, count));
 }
 
+#define CV_GEMM_NAME CVC_(_product)
+#define CV_GEMM_ACC CV_CONV_ACC
+#ifndef CV_CONV_FEW_PIXELS
+
 CV_INLINE void CVC_(_store_pixels)(const CVC_(_geometry) *g, int64_t batch, int64_t m, int64_t pixel, int64_t count,
                                    CVC_V v) {
     int64_t n = batch / g->shape->groups, channel = batch % g->shape->groups * g->out_channels + m;
@@ -239,8 +244,6 @@ CV_INLINE void CVC_(_store_pixels)(const CVC_(_geometry) *g, int64_t batch, int6
     CV_CONV_STORE(g->env, n, channel, pixel, count, v);
 }
 
-#define CV_GEMM_NAME CVC_(_product)
-#define CV_GEMM_ACC CV_CONV_ACC
 #define CV_GEMM_A_T CV_CONV_W_T
 #define CV_GEMM_B_T CV_CONV_X_T
 #define CV_GEMM_LOAD_A(e, batch, m, k, count) CVC_(_load_weights)(e, m, k, count)
@@ -250,14 +253,81 @@ CV_INLINE void CVC_(_store_pixels)(const CVC_(_geometry) *g, int64_t batch, int6
 #define CV_GEMM_AHEAD_B_STEP(e) \
     (((const CVC_(_geometry) *)(e))->pointwise * ((const CVC_(_geometry) *)(e))->shape->x_strides[1])
 #define CV_GEMM_STORE(e, batch, m, n, count, v) CVC_(_store_pixels)(e, batch, m, n, count, v)
-#define CV_GEMM_A_OFFSET(e, batch)                                                          \
-    ((batch) % ((const CVC_(_geometry) *)(e))->shape->groups * call->a.batch_stride)
+#define CV_GEMM_A_OFFSET(e, batch) ((batch) % ((const CVC_(_geometry) *)(e))->shape->groups * call->a.batch_stride)
 #include "cuvil/gemm.h"
+#define CVC_PACKED_BYTES(k, out_channels) CVG_PASTE(CVC_(_product), _packed_a_bytes)(out_channels, k)
+
+#else /* rows are pixels, columns are output channels */
+
+/* A vector of every row of a square of CV_LANES by CV_LANES elements to one of every column. */
+CV_INLINE void CVC_(_transpose)(CVC_V v[CV_LANES]) {
+#if CVC_IS_32
+    cv_vi32 square[CV_LANES];
+    _Pragma("GCC unroll 16") for (int l = 0; l < CV_LANES; l++) square[l] = (cv_vi32)v[l];
+    cvg_transpose(square);
+    _Pragma("GCC unroll 16") for (int l = 0; l < CV_LANES; l++) v[l] = (CVC_V)square[l];
+#else
+    CVC_T from[CV_LANES][CV_LANES], to[CV_LANES][CV_LANES];
+    for (int l = 0; l < CV_LANES; l++) CVC_STORE(from[l], v[l]);
+    for (int i = 0; i < CV_LANES * CV_LANES; i++) to[i % CV_LANES][i / CV_LANES] = from[i / CV_LANES][i % CV_LANES];
+    for (int l = 0; l < CV_LANES; l++) v[l] = CVG_PASTE(cv_load_, CV_CONV_ACC)(to[l]);
+#endif
+}
+
+/* The patches of `rows` (<= CV_LANES) pixels as a tile of A: as a panel, then transposed square by square. */
+CV_FUNC void CVC_(_pack_pixels)(const CVC_(_geometry) *g, int64_t batch, CVC_T *to, int64_t pixel, int64_t rows,
+                                int64_t k, int64_t depth) {
+    CVC_T panel[CV_CHUNK * CV_LANES] __attribute__((aligned(64)));
+    for (int64_t done = 0; done < depth; done += CV_CHUNK, to += rows * CV_CHUNK) {
+        int64_t length = cvg_min(CV_CHUNK, depth - done);
+        CVC_(_pack_patches)(g, batch, panel, k + done, length, pixel, rows, CV_LANES);
+        for (int64_t j = 0; j < length; j += CV_LANES) {
+            CVC_V square[CV_LANES];
+            for (int64_t l = 0; l < CV_LANES; l++) {
+                square[l] = (CVC_V){};
+                if (j + l < length) square[l] = CVG_PASTE(cv_load_, CV_CONV_ACC)(panel + (j + l) * CV_LANES);
+            }
+            CVC_(_transpose)(square);
+            for (int64_t i = 0; i < rows; i++) CVC_STORE(to + i * CV_CHUNK + j, square[i]);
+        }
+    }
+}
+
+CV_FUNC void CVC_(_store_channels)(const CVC_(_geometry) *g, int64_t batch, int64_t pixel, int64_t rows, int64_t column,
+                                   int64_t columns, const CVC_T *tile) {
+    int64_t n = batch / g->shape->groups, channel = batch % g->shape->groups * g->out_channels + column;
+    (void)n;
+    for (int64_t j = 0; j < columns; j += CV_LANES) {
+        CVC_V square[CV_LANES];
+        for (int64_t i = 0; i < CV_LANES; i++) {
+            square[i] = (CVC_V){};
+            if (i < rows) {
+                square[i] = CVG_PASTE(cv_load_, CV_CONV_ACC)(tile + i * CVG_PASTE(CV_NR_, CV_CONV_ACC) + j);
+            }
+        }
+        CVC_(_transpose)(square);
+        for (int64_t l = 0; l < cvg_min(CV_LANES, columns - j); l++) {
+            CV_CONV_STORE(g->env, n, (channel + j + l), pixel, rows, square[l]);
+        }
+    }
+}
+
+#define CV_GEMM_A_T CV_CONV_X_T
+#define CV_GEMM_B_T CV_CONV_W_T
+#define CV_GEMM_PACK_A(e, batch, to, row, rows, k, depth) CVC_(_pack_pixels)(e, batch, to, row, rows, k, depth)
+#define CV_GEMM_LOAD_B_ALONG_K(e, batch, k, n, count) CVC_(_load_weights)(e, n, k, count)
+#define CV_GEMM_STORE_TILE(e, batch, row, rows, n, columns, tile) \
+    CVC_(_store_channels)(e, batch, row, rows, n, columns, tile)
+#define CV_GEMM_B_OFFSET(e, batch) ((batch) % ((const CVC_(_geometry) *)(e))->shape->groups * call->b.batch_stride)
+#include "cuvil/gemm.h"
+#define CVC_PACKED_BYTES(k, out_channels) CVG_PASTE(CVC_(_product), _packed_b_bytes)(k, out_channels)
+
+#endif
 
 /* Bytes of one group's packed weights, and of all. */
 CV_FUNC int64_t CVC_(_packed_group_bytes)(const cv_conv_shape *s) {
-    int64_t k = s->groups ? s->channels / s->groups * CVC_TAPS(s) : 0;
-    return CVG_PASTE(CVC_(_product), _packed_a_bytes)(s->groups ? s->out_channels / s->groups : 0, k);
+    if (s->groups < 1) return 0;
+    return CVC_PACKED_BYTES(s->channels / s->groups * CVC_TAPS(s), s->out_channels / s->groups);
 }
 CV_FUNC int64_t CVC_(_packed_w_bytes)(const cv_conv_shape *s) { return s->groups * CVC_(_packed_group_bytes)(s); }
 
@@ -271,7 +341,11 @@ CV_FUNC void CVC_(_pack_w)(cv_ctx *ctx, const cv_conv_shape *s, void *to, const 
     CVC_(_geometry) g = CVC_(_geometry_of)(s, 0, 0, w);
     int64_t k = g.channels * CVC_TAPS(s), bytes = CVC_(_packed_group_bytes)(s);
     for (int64_t i = 0; i < s->groups; i++, g.w += g.out_channels * k) {
+#ifdef CV_CONV_FEW_PIXELS
+        CVG_PASTE(CVC_(_product), _pack_b)(ctx, &g, (char *)to + i * bytes, (cv_matrix){0}, k, g.out_channels);
+#else
         CVG_PASTE(CVC_(_product), _pack_a)(ctx, &g, (char *)to + i * bytes, (cv_matrix){0}, g.out_channels, k);
+#endif
     }
 }
 
@@ -290,9 +364,13 @@ CV_FUNC void CVC_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *shape
     }
     CVC_(_geometry) g = CVC_(_geometry_of)(&s, env, x, 0);
     g.pointwise = pointwise;
-    cv_matrix a = {packed_w, 0, 0, CVC_(_packed_group_bytes)(&s) / (int64_t)sizeof(CVC_T), 1}, b = {0};
-    CVG_PASTE(CVC_(_product), _run)(ctx, &g, s.batch * s.groups, g.out_channels, CVC_PIXELS(&s),
-                                    g.channels * CVC_TAPS(&s), a, b);
+    int64_t k = g.channels * CVC_TAPS(&s);
+    cv_matrix weights = {packed_w, 0, 0, CVC_(_packed_group_bytes)(&s) / (int64_t)sizeof(CVC_T), 1}, patches = {0};
+#ifdef CV_CONV_FEW_PIXELS
+    CVG_PASTE(CVC_(_product), _run)(ctx, &g, s.batch * s.groups, CVC_PIXELS(&s), g.out_channels, k, patches, weights);
+#else
+    CVG_PASTE(CVC_(_product), _run)(ctx, &g, s.batch * s.groups, g.out_channels, CVC_PIXELS(&s), k, weights, patches);
+#endif
 }
 
 #else /* ================================================================ depthwise */
@@ -460,6 +538,7 @@ CV_FUNC void CVC_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *s, co
 #undef CV_CONV_STORE
 #undef CV_CONV_MAP_X
 #undef CV_CONV_DEPTHWISE
+#undef CV_CONV_FEW_PIXELS
 #undef CVC_
 #undef CVC_T
 #undef CVC_V
@@ -469,6 +548,7 @@ CV_FUNC void CVC_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *s, co
 #undef CVC_CAST
 #undef CVC_STORE
 #undef CVC_STORE_PART
+#undef CVC_PACKED_BYTES
 #undef CVC_X
 #undef CVC_LOAD
 #undef CVC_LOAD_PART

@@ -176,6 +176,7 @@ typedef struct {
 
 /* ---------------------------------------------------------------- packing A */
 
+#ifndef CV_GEMM_PACK_A
 /* Rows [row, row + rows) and columns [k, k + depth) of A as one tile. */
 CV_FUNC void CVG_(_pack_tile)(const CVG_(_call) *call, CVG_T *to, int64_t batch, const CVG_A_MEM *a, int64_t row,
                               int64_t rows, int64_t k, int64_t depth) {
@@ -212,6 +213,11 @@ CV_FUNC void CVG_(_pack_tile)(const CVG_(_call) *call, CVG_T *to, int64_t batch,
         }
     }
 }
+#define CVG_PACK_TILE CVG_(_pack_tile)
+#else
+#define CVG_PACK_TILE(call, to, batch, a, row, rows, k, depth) \
+    CV_GEMM_PACK_A((call)->env, batch, to, row, rows, k, depth)
+#endif
 
 /* ---------------------------------------------------------------- packing B */
 
@@ -329,6 +335,7 @@ CV_FUNC int64_t CVG_(_width)(int64_t n, int64_t columns) {
 
 /* ---------------------------------------------------------------- tasks */
 
+#ifndef CV_GEMM_STORE_TILE
 CV_FUNC void CVG_(_store_tile)(const CVG_(_call) *call, int64_t batch, int64_t row, int64_t rows, int64_t n,
                                int64_t columns, const CVG_T *tile) {
     (void)call, (void)batch, (void)row, (void)n;
@@ -348,6 +355,11 @@ CV_FUNC void CVG_(_store_tile)(const CVG_(_call) *call, int64_t batch, int64_t r
         }
     }
 }
+#define CVG_STORE_TILE CVG_(_store_tile)
+#else
+#define CVG_STORE_TILE(call, batch, row, rows, n, columns, tile) \
+    CV_GEMM_STORE_TILE((call)->env, batch, row, rows, n, columns, tile)
+#endif
 
 CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
     const cvg_plan *plan = &call->plan;
@@ -365,6 +377,7 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
     const CVG_A_MEM *a = 0;
     const CVG_B_MEM *b = 0;
     const CVG_T *packed_a = 0, *packed_b = 0;
+    (void)a, (void)b;
     if (call->a.packed) packed_a = (const CVG_T *)call->a.data + CV_GEMM_A_OFFSET(call->env, batch);
     else if (call->a.data) a = (const CVG_A_MEM *)call->a.data + CV_GEMM_A_OFFSET(call->env, batch);
     if (call->b.packed) packed_b = (const CVG_T *)call->b.data + CV_GEMM_B_OFFSET(call->env, batch);
@@ -376,8 +389,8 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
         int last = k + depth >= call->k;
         if (!packed_a) {
             for (int64_t r = first_row; r < end_row; r += per) {
-                CVG_(_pack_tile)(call, a_room + (r - first_row) * padded, batch, a, r, cvg_min(per, end_row - r), k,
-                                 depth);
+                CVG_PACK_TILE(call, a_room + (r - first_row) * padded, batch, a, r, cvg_min(per, end_row - r), k,
+                              depth);
             }
         }
         for (int64_t panel = first_panel; panel < end_panel;) {
@@ -436,9 +449,9 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
                 }
                 kernel(depth, tile_a, at, ldb, next, c, k > 0, ahead, ahead_step);
                 if (last) {
-                    CVG_(_store_tile)(call, batch, row, rows, n, columns, c);
+                    CVG_STORE_TILE(call, batch, row, rows, n, columns, c);
                     if (together == 2) {
-                        CVG_(_store_tile)(call, batch, row, rows, n + CVG_NR, CVG_NR, c + CV_MR * CVG_NR);
+                        CVG_STORE_TILE(call, batch, row, rows, n + CVG_NR, CVG_NR, c + CV_MR * CVG_NR);
                     }
                 }
             }
@@ -479,7 +492,12 @@ CV_FUNC void CVG_(_run)(cv_ctx *ctx, const void *env, int64_t batch, int64_t m, 
 #else
     double pack_b = b.packed || call.in_place ? 0.5 : 4;
 #endif
-    call.plan = cvg_make_plan(batch, m, n, k, CVG_NR, cv_workers(ctx), a.packed ? 0.0 : 0.25, pack_b);
+#ifdef CV_GEMM_PACK_A
+    double pack_a = 1;
+#else
+    double pack_a = a.packed ? 0.0 : 0.25;
+#endif
+    call.plan = cvg_make_plan(batch, m, n, k, CVG_NR, cv_workers(ctx), pack_a, pack_b);
     const cvg_plan *plan = &call.plan;
     call.tasks = batch * plan->task_rows * plan->task_columns;
     int64_t depth = cvg_min(call.depth, k);
@@ -511,6 +529,7 @@ typedef struct {
     CVG_T *to;
 } CVG_(_packing);
 
+#ifndef CV_GEMM_PACK_A
 CV_FUNC void CVG_(_pack_a_tiles)(void *arg, int64_t begin, int64_t end, int worker) {
     (void)worker;
     const CVG_(_packing) *p = arg;
@@ -529,6 +548,7 @@ CV_FUNC void CVG_(_pack_a)(cv_ctx *ctx, const void *env, void *to, cv_matrix a, 
     p.call.plan = cvg_make_plan(1, m, 1, k, CVG_NR, 1, 0, 0);
     cv_parallel(ctx, p.call.plan.tiles, cvg_max(CVG_TASK_MIN / (CV_MR * (k + 1)), 1), CVG_(_pack_a_tiles), &p);
 }
+#endif
 
 #ifndef CV_GEMM_PACK_B
 CV_FUNC void CVG_(_pack_b_panels)(void *arg, int64_t begin, int64_t end, int worker) {
@@ -557,7 +577,9 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CV_GEMM_LOAD_A
 #undef CV_GEMM_LOAD_B
 #undef CV_GEMM_LOAD_B_ALONG_K
+#undef CV_GEMM_PACK_A
 #undef CV_GEMM_PACK_B
+#undef CV_GEMM_STORE_TILE
 #undef CV_GEMM_AHEAD_B
 #undef CV_GEMM_AHEAD_B_STEP
 #undef CV_GEMM_A_OFFSET
@@ -577,6 +599,8 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CVG_B_MEM
 #undef CVG_IS_F32
 #undef CVG_IS_32
+#undef CVG_PACK_TILE
 #undef CVG_PACK_PANEL
+#undef CVG_STORE_TILE
 
 #endif

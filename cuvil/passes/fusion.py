@@ -140,7 +140,7 @@ class Fusion:
         """Groups that an op reads from, transitively."""
         bits = 0
         for o in op.operands:
-            base = self._base(o)
+            base = self.base(o)
             owner = self.group_of(base.owner) if isinstance(base.owner, Operation) else None
             if owner is not None and owner is not g:
                 bits |= owner.bit | owner.depends
@@ -153,7 +153,7 @@ class Fusion:
                 if other.depends & g.bit:
                     other.depends |= bits
 
-    def _base(self, value: SSAValue) -> SSAValue:
+    def base(self, value: SSAValue) -> SSAValue:
         """The value that a chain of movement copies starts from."""
         while True:
             owner = value.owner
@@ -215,7 +215,7 @@ class Fusion:
                 if base not in g.axes or mapped is None or not _aligned(mapped, axes):
                     return False
                 continue
-            source = self._base(o)
+            source = self.base(o)
             owner = self.group_of(source.owner) if isinstance(source.owner, Operation) else None
             if owner is g:
                 return False  # reads the group's own result through a movement
@@ -292,7 +292,7 @@ class Fusion:
             g = self.group_of(use.operation)
             if g is None or g.kind != "loop" or g.full != full or g.reduced != reduced or len(g.ops) >= MAX_OPS:
                 continue
-            base = self._base(operand)
+            base = self.base(operand)
             owner = self.group_of(base.owner) if isinstance(base.owner, Operation) else None
             if owner is None or (owner is not g and not owner.depends & g.bit):
                 return g
@@ -390,7 +390,7 @@ class Fusion:
             sources: set[int] = set()
             for op in g.ops:
                 for o in op.operands:
-                    base = self._base(o)
+                    base = self.base(o)
                     s = self.group_of(base.owner) if isinstance(base.owner, Operation) else None
                     if s is not None and s is not g:
                         sources.add(s.number)
@@ -448,6 +448,8 @@ class _Rebuild:
         body = Block()
         mapper: dict[SSAValue, SSAValue] = {}
         inputs: dict[SSAValue, SSAValue] = {}
+        # Data that is read at computed indices must be in memory, be it a single element.
+        indexed = {self.fusion.base(op.operands[0]) for op in g.ops if _reads_indirectly(op)}
 
         def enter(value: SSAValue) -> SSAValue:
             """The region's value for an operand: member, copied movement or generator, or an input."""
@@ -455,7 +457,7 @@ class _Rebuild:
             current = value
             while current not in mapper:
                 owner = current.owner
-                if isinstance(owner, ConstantOp) and owner.value.size == 1 and g.kind == "loop":
+                if isinstance(owner, ConstantOp) and owner.value.size == 1 and g.kind == "loop" and current not in indexed:
                     pending.append(owner)
                     break
                 if isinstance(owner, TensorOp) and owner not in self.fusion.of and not self._in_memory(current, inside):
@@ -533,6 +535,11 @@ class _Rebuild:
         for op in self.new:
             self.old.add_op(op)
         self.old.add_op(ReturnOp(*results))
+
+
+def _reads_indirectly(op: TensorOp) -> bool:
+    body = op.record.body
+    return isinstance(body, Opaque) and body.kernel in INDIRECT
 
 
 def _keeps_axes(op: TensorOp) -> bool:

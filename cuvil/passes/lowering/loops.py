@@ -286,8 +286,9 @@ class LoopLowering:
             body = op.record.body
             assert isinstance(body, ReduceBody)
             dt = op.record.accumulate(aval_of(op.operands[0]).dtype)
-            if dt is not aval_of(op.results[0]).dtype and not aval_of(op.results[0]).dtype.is_half:
-                dt = aval_of(op.results[0]).dtype
+            result = aval_of(op.results[0]).dtype
+            if dt is not result and not result.is_half and not result.is_bool:  # bools are ordered as uint8
+                dt = result
             acc = AccumulatorOp.build(body.combine, body.identity(dt), dt)
             self._levels_outer.block.add_op(acc)
             accumulators.append(acc.results[0])

@@ -192,7 +192,7 @@ def unflatten(flat: Dim, extents: Sequence[Dim], scope: Scope) -> Index:
     rest = flat
     for k in range(len(extents) - 1, -1, -1):
         n = extents[k]
-        if n == 1:
+        if n in (0, 1):  # along an axis of size 0 nothing is computed
             out.append(0)
         elif all(e == 1 for e in extents[:k]):
             out.append(scope.simplify(rest))

@@ -305,7 +305,8 @@ class ConstantArray:
         return a.dtype == b.dtype and a.shape == b.shape and (a is b or self.digest == other.digest)
 
     def __hash__(self) -> int:
-        return hash((self.array.shape, self.array.dtype))
+        # The first elements tell most constants apart; only equal hashes cost a digest of the whole array.
+        return hash((self.array.shape, self.array.dtype, self.array.flat[:8].tobytes()))
 
 
 @irdl_attr_definition

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -25,6 +26,8 @@ from cuvil.symbolic import Scope
 #: Largest group: bounds the size of one kernel's source and its register pressure.
 MAX_OPS = 160
 MAX_INPUTS = 40
+#: Uses of a value among which a reduction looks for one to run beside: a bound, so that fan-out costs linear time.
+_USES = 64
 
 _VIEWS = frozenset({"transpose", "slice", "broadcast_to", "reshape", "flip", "window"})
 #: Contractions whose results can go through an epilogue before they are stored.
@@ -50,9 +53,8 @@ class Group:
     merged_into: Group | None = None
     why: list[str] = field(default_factory=list[str])
 
-    @property
-    def bit(self) -> int:
-        return 1 << self.number
+    def __post_init__(self) -> None:
+        self.bit = 1 << self.number
 
 
 class Fusion:
@@ -62,6 +64,7 @@ class Fusion:
         self.func = func
         self.scope = scope
         self.groups: list[Group] = []
+        self.depended = 0  # bits of the groups that any group depends on
         self.of: dict[Operation, Group] = {}
         self.position: dict[Operation, int] = {}
 
@@ -147,11 +150,13 @@ class Fusion:
         return bits
 
     def _depend(self, g: Group, bits: int) -> None:
+        self.depended |= bits
         if bits & ~g.depends:
             g.depends |= bits
-            for other in self.groups:
-                if other.depends & g.bit:
-                    other.depends |= bits
+            if self.depended & g.bit:  # else no group reads from g, directly or not
+                for other in self.groups:
+                    if other.depends & g.bit:
+                        other.depends |= bits
 
     def base(self, value: SSAValue) -> SSAValue:
         """The value that a chain of movement copies starts from."""
@@ -288,7 +293,7 @@ class Fusion:
 
     def _reduction_beside(self, operand: SSAValue, full: Shape, reduced: frozenset[int]) -> Group | None:
         """A group that already reduces the same value in the same way."""
-        for use in operand.uses:
+        for use in islice(operand.uses, _USES):
             g = self.group_of(use.operation)
             if g is None or g.kind != "loop" or g.full != full or g.reduced != reduced or len(g.ops) >= MAX_OPS:
                 continue
@@ -333,9 +338,11 @@ class Fusion:
         a.axes.update(b.axes)
         a.why.extend(b.why)
         b.merged_into = a
-        for other in self.groups:
-            if other.merged_into is None and other.depends & b.bit:
-                other.depends |= a.bit
+        if self.depended & b.bit:
+            self.depended |= a.bit
+            for other in self.groups:
+                if other.merged_into is None and other.depends & b.bit:
+                    other.depends |= a.bit
         self._depend(a, b.depends)
 
     # ---------------------------------------------------------------------------------- memory needs

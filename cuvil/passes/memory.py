@@ -92,7 +92,7 @@ def plan_memory(host: ProgramOp, kernels: dict[str, KernelFunc]) -> MemoryLayout
             ra, rb = root[a], root[b]
             aliases = sum(1 for o in operands if o in root and settled(root[o]) is settled(ra))
             if last[ra] == t and first[rb] == t and rb not in took and ra not in taken and aliases == 1:
-                took[rb] = ra
+                took[rb] = settled(ra)
                 taken.add(ra)
     spans: dict[SSAValue, list[int]] = {}
     for v in allocs:

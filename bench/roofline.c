@@ -1,0 +1,183 @@
+/* What the machine gives at most: multiply-adds in float32 and on AMX tiles in bfloat16, and reads of a buffer. */
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define HAVE_AMX 1
+#endif
+
+#if defined(__AVX512F__)
+#define BYTES 64
+#define CHAINS 24 /* of 32 registers; two FMA units with a latency of 4 need 8 */
+#elif defined(__AVX__)
+#define BYTES 32
+#define CHAINS 12
+#else
+#define BYTES 16
+#define CHAINS 24 /* AArch64 has 32 registers */
+#endif
+typedef float vec __attribute__((vector_size(BYTES)));
+enum { LANES = BYTES / 4, MAX_THREADS = 1024 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct {
+    double seconds, rate;
+    const char *memory;
+    int64_t bytes;
+    float sink;
+} job;
+
+static void *fma_loop(void *arg) {
+    job *j = arg;
+    const vec zero = {0};
+    const vec a = zero + 0.999f, b = zero + 0.001f;
+    vec acc[CHAINS];
+#pragma GCC unroll 24
+    for (int k = 0; k < CHAINS; k++) acc[k] = b * (float)k;
+    const int64_t inner = 20000;
+    int64_t done = 0;
+    const double start = now();
+    double end;
+    do {
+        for (int64_t i = 0; i < inner; i++) {
+#pragma GCC unroll 24
+            for (int k = 0; k < CHAINS; k++) acc[k] = acc[k] * a + b;
+            /* Keeps the chains in registers and the compiler from merging iterations. */
+#pragma GCC unroll 24
+#if defined(__x86_64__)
+            for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : "+v"(acc[k]));
+#elif defined(__aarch64__)
+            for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : "+w"(acc[k]));
+#else
+            for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : "+m"(acc[k]));
+#endif
+        }
+        done += inner;
+        end = now();
+    } while (end - start < j->seconds);
+    for (int k = 0; k < CHAINS; k++) j->sink += acc[k][0];
+    j->rate = 2.0 * LANES * CHAINS * (double)done / (end - start);
+    return NULL;
+}
+
+static void *read_loop(void *arg) {
+    job *j = arg;
+    enum { STREAMS = 8 };
+    const vec *p = (const vec *)j->memory;
+    const int64_t n = j->bytes / (int64_t)sizeof(vec) / STREAMS * STREAMS;
+    vec acc[STREAMS];
+    memset(acc, 0, sizeof acc);
+    int64_t done = 0;
+    const double start = now();
+    double end;
+    do {
+        for (int64_t i = 0; i < n; i += STREAMS) {
+#pragma GCC unroll 8
+            for (int k = 0; k < STREAMS; k++) acc[k] += p[i + k];
+        }
+        done += n;
+        end = now();
+    } while (end - start < j->seconds);
+    for (int k = 0; k < STREAMS; k++) j->sink += acc[k][0];
+    j->rate = (double)sizeof(vec) * (double)done / (end - start);
+    return NULL;
+}
+
+#ifdef HAVE_AMX
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t colsb[16];
+    uint8_t rows[16];
+} tile_config;
+
+__attribute__((target("amx-tile,amx-bf16"))) static void *amx_loop(void *arg) {
+    job *j = arg;
+    tile_config config;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int t = 0; t < 8; t++) config.colsb[t] = 64, config.rows[t] = 16;
+    static const char zeros[1024] __attribute__((aligned(64)));
+    _tile_loadconfig(&config);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(4, zeros, 64);
+    _tile_loadd(5, zeros, 64);
+    _tile_loadd(6, zeros, 64);
+    _tile_loadd(7, zeros, 64);
+    const int64_t inner = 2000;
+    int64_t done = 0;
+    const double start = now();
+    double end;
+    do {
+        for (int64_t i = 0; i < inner; i++) {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        done += inner;
+        end = now();
+    } while (end - start < j->seconds);
+    _tile_release();
+    j->rate = 4.0 * 2 * 16 * 16 * 32 * (double)done / (end - start);
+    return NULL;
+}
+
+/* Linux grants the tile registers to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA). */
+static int amx_granted(void) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    if (!(d & (1u << 22)) || !(d & (1u << 24))) return 0; /* AMX-BF16, AMX-TILE */
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+#endif
+
+static double run(void *(*body)(void *), int threads, double seconds, const char *memory, int64_t bytes) {
+    static job jobs[MAX_THREADS];
+    static pthread_t ids[MAX_THREADS];
+    if (threads < 1 || threads > MAX_THREADS) return 0;
+    const int64_t share = bytes / threads / 512 * 512;
+    int started = 0;
+    double total = 0;
+    for (int t = 0; t < threads; t++) {
+        const char *mine = memory ? memory + t * share : NULL;
+        jobs[t] = (job){.seconds = seconds, .memory = mine, .bytes = share};
+        if (t > 0) {
+            if (pthread_create(&ids[t], NULL, body, &jobs[t]) != 0) break;
+            started = t;
+        }
+    }
+    body(&jobs[0]);
+    for (int t = 1; t <= started; t++) pthread_join(ids[t], NULL);
+    for (int t = 0; t <= started; t++) total += jobs[t].rate;
+    return total;
+}
+
+/* Operations a second; float32. */
+double bench_fma(int threads, double seconds) { return run(fma_loop, threads, seconds, NULL, 0); }
+
+/* Bytes a second; each thread reads its own part of the 64-byte aligned memory again and again. */
+double bench_read(int threads, double seconds, const void *memory, int64_t bytes) {
+    return run(read_loop, threads, seconds, memory, bytes);
+}
+
+/* Operations a second; bfloat16 on AMX tiles, 0 where there are none. */
+double bench_amx(int threads, double seconds) {
+#ifdef HAVE_AMX
+    if (amx_granted()) return run(amx_loop, threads, seconds, NULL, 0);
+#endif
+    return 0;
+}

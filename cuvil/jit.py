@@ -239,6 +239,11 @@ class Jitted:
                 return None
             scalar = type(leaf)
             if scalar in _WEAK_DTYPES:
+                if scalar is int and not -(2**63) <= leaf < 2**63:
+                    raise DTypeError(
+                        f"argument {self._leaf_names(tree)[k]} of {self._name()} is {leaf}{at_user_line()}, which does"
+                        " not fit int64, the dtype of Python integers; pass a float"
+                    )
                 arrays.append(np.asarray(leaf, dtype=_WEAK_DTYPES[scalar].numpy))
                 weak.append(scalar)
                 signature.append(scalar)

@@ -94,6 +94,11 @@ def dtype_of(x: Any) -> DType:
     """The dtype of an operand on its own (Python float: float32, int: int64)."""
     weak = weak_type(x)
     if weak is not None:
+        if weak is int and type(x) is int and not -(2**63) <= x < 2**63:
+            raise DTypeError(
+                f"the Python integer {x} does not fit int64, the dtype of integers{at_user_line()}; write it as a"
+                " float, or as numpy.uint64(...) where that holds it"
+            )
         return {bool: bool_dtype, int: int64, float: float32}[weak]
     return x.cuvil_dtype if isinstance(x, Tracer) else dtype(x.dtype)
 

@@ -251,6 +251,12 @@ class Tracer:
             " x[index] = value; it compiles to an in-place update where that is safe."
         )
 
+    def __delitem__(self, index: Any) -> NoReturn:
+        raise TracingError(
+            f"elements of a traced array cannot be deleted{at_user_line()}. Take those that stay: x[:i], or"
+            " cuvil.numpy.concat([x[:i], x[j:]])."
+        )
+
     def __len__(self) -> int:
         if not self.shape:
             raise TracingError(

@@ -1,0 +1,1 @@
+"""Programs that once failed, each as small as it could be made."""

@@ -23,7 +23,7 @@ from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer, current_trace
 from cuvil.ops.builder import Builder, NumpyBuilder
 from cuvil.ops.record import Array, Shape
-from cuvil.support.errors import ArgumentError, ArgumentTypeError, AxisError, TracingError
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, TracingError
 from cuvil.symbolic import Dim, Expr, Truth, dim_max
 
 #: What a function of the namespace returns: a traced array, or a NumPy array where nothing is traced.
@@ -138,9 +138,24 @@ def some_axes(axis: Any, rank: int, name: str = "axis") -> tuple[int, ...]:
     return axes
 
 
+def as_dtype(value: DTypeLike) -> DType:
+    """A dtype; the error names the user's line.
+
+    Raises:
+        DTypeError: a dtype that cuvil does not have.
+
+    >>> as_dtype("f4").name, as_dtype(int).name
+    ('float32', 'int64')
+    """
+    try:
+        return dtype(value)
+    except DTypeError as error:
+        raise DTypeError(f"{error}{at_user_line()}") from None
+
+
 def dtype_or_none(value: DTypeLike) -> DType | None:
     """A dtype, or None where none is given."""
-    return None if value is None else dtype(value)
+    return None if value is None else as_dtype(value)
 
 
 def floating(dt: DType) -> DType:

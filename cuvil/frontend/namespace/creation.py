@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import DType, float32, int64
-from cuvil.dtypes import dtype as as_dtype
 from cuvil.frontend.dispatch import ArrayLike, TraceBuilder, asoperand, dtype_of, materialise, wrap
 from cuvil.frontend.namespace.arguments import (
     AnyArray,
     DTypeLike,
     ShapeLike,
+    as_dtype,
     as_int,
     as_scalar,
     as_shape,

@@ -8,9 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from cuvil.dtypes import DType, bfloat16, can_cast_safely
-from cuvil.dtypes import dtype as as_dtype
 from cuvil.frontend.dispatch import asoperand, dtype_of, result_dtype
-from cuvil.frontend.namespace.arguments import DTypeLike
+from cuvil.frontend.namespace.arguments import DTypeLike, as_dtype
 from cuvil.frontend.source import at_user_line
 from cuvil.support.errors import ArgumentError
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from cuvil.dtypes import DType, float64, int8
 from cuvil.dtypes import bool_ as bool_dtype
-from cuvil.dtypes import dtype as as_dtype
 from cuvil.frontend.dispatch import (
     ArrayLike,
     apply,
@@ -24,6 +23,7 @@ from cuvil.frontend.dispatch import (
 from cuvil.frontend.namespace.arguments import (
     AnyArray,
     DTypeLike,
+    as_dtype,
     as_int,
     cast,
     float_dtype,

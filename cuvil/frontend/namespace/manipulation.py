@@ -243,6 +243,8 @@ def broadcast_to(x: ArrayLike, shape: ShapeLike) -> AnyArray:
     """
     given = operand(x)
     target = as_shape(shape)
+    if any(isinstance(d, int) and d < 0 for d in target):
+        raise ShapeError(f"the shape {format_shape(target)} has a negative size{at_user_line()}; sizes are 0 or more")
     return given if shape_of(given) == target else apply("broadcast_to", given, shape=target)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuvil.dtypes import DType, float32
-from cuvil.dtypes import dtype as as_dtype
 from cuvil.frontend.dispatch import ArrayLike, apply, asoperand, dtype_of, elementwise, result_dtype
 from cuvil.frontend.namespace.arguments import (
     AnyArray,
     Axes,
     DTypeLike,
     ShapeLike,
+    as_dtype,
     as_int,
     as_scalar,
     as_shape,
@@ -34,7 +34,7 @@ from cuvil.frontend.namespace.reduction import mean
 from cuvil.frontend.namespace.slicing import Span, reshaped, slice_axis
 from cuvil.frontend.source import at_user_line
 from cuvil.ops.requirements import format_shape
-from cuvil.support.errors import ArgumentError, ShapeError
+from cuvil.support.errors import ArgumentError, DTypeError, ShapeError
 from cuvil.symbolic import Dim, floordiv
 
 #: One number for every spatial axis, or one per axis.
@@ -367,6 +367,7 @@ def scaled_dot_product_attention(
 
     Raises:
         ShapeError: sizes that do not fit.
+        DTypeError: a mask of integers.
 
     >>> scaled_dot_product_attention([[1.0]], [[1.0]], [[5.0]]).tolist()
     [[5.0]]
@@ -379,6 +380,11 @@ def scaled_dot_product_attention(
             f" {', '.join(format_shape(shape_of(a)) for a in (q, k, v))}{at_user_line()}"
         )
     m = None if mask is None else operand(mask)
+    if m is not None and dtype_of(m).is_integer:
+        raise DTypeError(
+            f"scaled_dot_product_attention: the mask is {dtype_of(m).name}{at_user_line()}; expected bool (true takes"
+            " part) or floats that are added to the scores. For a mask of 0 and 1 pass mask.astype('bool')."
+        )
     if m is not None and not dtype_of(m).is_bool:
         m = cast(m, dtype_of(q))
     if rank > 4:

@@ -185,7 +185,7 @@ class DiskCache:
             return []
 
     def _make_folders(self) -> None:
-        with _unwritable_if(_NOT_WRITABLE):
+        with _unwritable_if(_NOT_WRITABLE | {errno.ENOENT}):  # ENOENT: no folder can be made there, as below /proc
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_root()
         with _unwritable_if(_NOT_WRITABLE):

@@ -7,7 +7,7 @@ import hashlib
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -75,7 +75,7 @@ def runtime(*flags: str) -> ctypes.CDLL:
 
 
 @contextmanager
-def context(workers: int, *flags: str) -> Iterator[ctypes.c_void_p]:
+def context(workers: int, *flags: str) -> Generator[ctypes.c_void_p, None, None]:
     """A fresh context on a fresh pool of `workers`, both destroyed at the end."""
     library = runtime(*flags)
     pool = ctypes.c_void_p(library.cv_pool_create(workers))

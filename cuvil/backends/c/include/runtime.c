@@ -1,8 +1,8 @@
 /* The runtime library: thread pool, scratch memory, error flag, CPU features. Compiled once per machine.
  *
  * Pool protocol. The thread that takes `busy` owns the pool for one loop. It fills in the job, raises the ticket of
- * each mailbox that takes part, runs range 0, then every range that its worker has not begun (on a busy machine a worker
- * may not be running at all), and waits for `pending` to reach 0. Whoever raises `taken` to the ticket has the range; a
+ * each mailbox that takes part, runs range 0, then every range that its worker has not begun (on a busy machine a
+ * worker may not be running at all), and waits for `pending` to reach 0. Whoever raises `taken` to the ticket has the range; a
  * worker that comes late finds it taken. Everyone who waits spins first (neighbouring kernels of a model are
  * microseconds apart) and then sleeps on a condition variable. A sleeper sets its flag before it looks at the awaited
  * value a last time; the waker changes the value before it looks at the flag; both are sequentially consistent, so one

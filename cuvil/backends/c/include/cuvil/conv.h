@@ -58,14 +58,13 @@ CV_FUNC cvc_piece cvc_clip(int64_t at, int64_t count, int64_t size, int64_t stri
         }
         step = input_dilation / a;
         x_step = stride / a;
-        while (first < step && (at + first * stride - cvc_floor_div(at + first * stride, input_dilation) * input_dilation)) {
-            first++;
-        }
+        while (first < step && (at + first * stride) % input_dilation != 0) first++;
         if (first == step) return (cvc_piece){0, 1, 0, 1, 0};
     }
     int64_t x = cvc_floor_div(at + first * stride, input_dilation); /* exact */
     int64_t low = x < 0 ? cvg_ceil_div(-x, x_step) : 0;
-    int64_t high = cvg_min(first < count ? cvg_ceil_div(count - first, step) : 0, cvc_floor_div(size - 1 - x, x_step) + 1);
+    int64_t asked = first < count ? cvg_ceil_div(count - first, step) : 0;
+    int64_t high = cvg_min(asked, cvc_floor_div(size - 1 - x, x_step) + 1);
     if (high <= low) return (cvc_piece){0, 1, 0, 1, 0};
     return (cvc_piece){first + low * step, step, x + low * x_step, x_step, high - low};
 }

@@ -2,11 +2,11 @@
  *
  * Pool protocol. The thread that takes `busy` owns the pool for one loop. It fills in the job, raises the ticket of
  * each mailbox that takes part, runs range 0, then every range that its worker has not begun (on a busy machine a
- * worker may not be running at all), and waits for `pending` to reach 0. Whoever raises `taken` to the ticket has the range; a
- * worker that comes late finds it taken. Everyone who waits spins first (neighbouring kernels of a model are
- * microseconds apart) and then sleeps on a condition variable. A sleeper sets its flag before it looks at the awaited
- * value a last time; the waker changes the value before it looks at the flag; both are sequentially consistent, so one
- * of them sees the other.
+ * worker may not be running at all), and waits for `pending` to reach 0. Whoever raises `taken` to the ticket has
+ * the range; a worker that comes late finds it taken. Everyone who waits spins first (neighbouring kernels of a
+ * model are microseconds apart) and then sleeps on a condition variable. A sleeper sets its flag before it looks at
+ * the awaited value a last time; the waker changes the value before it looks at the flag; both are sequentially
+ * consistent, so one of them sees the other.
  *
  * Fork. The child has one thread and perhaps locks that threads of the parent held; the atfork handler puts every
  * pool back to its state before the first loop, and threads start again when a loop needs them.

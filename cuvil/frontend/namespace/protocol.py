@@ -10,13 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from cuvil.frontend.dispatch import asoperand, dtype_of, is_traced, result_dtype, weak_type
+from cuvil.dtypes import float64, int64
+from cuvil.frontend.dispatch import asoperand, dtype_of, elementwise, is_traced, result_dtype, weak_type
 from cuvil.frontend.namespace import functions
 from cuvil.frontend.namespace.arguments import AnyArray
 from cuvil.frontend.namespace.indexing import getitem
 from cuvil.frontend.source import at_user_line
-from cuvil.frontend.tracer import METHODS
+from cuvil.frontend.tracer import METHODS, Tracer
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+
+_SCALAR_OPERATORS = frozenset(
+    {"add", "subtract", "multiply", "divide", "floor_divide", "remainder", "pow", "negative", "positive", "abs"}
+)
+_COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"})
 
 _REDUCTIONS = {
     "add": "sum",
@@ -34,9 +40,26 @@ def binary(name: str, left: Any, right: Any) -> AnyArray:
         a, b = asoperand(left), asoperand(right)
     except ArgumentTypeError:
         return NotImplemented
+    if (out := _of_scalars(name, a, b)) is not None:
+        return out
     if name == "pow":
         return _power(a, b)
     return FUNCTIONS[name](a, b)
+
+
+def _of_scalars(name: str, *operands: Any) -> Tracer | None:
+    """An operator of Python scalars only, which gives one too: its dtype gives way to that of an array that it meets.
+
+    Without this, ``x * (scale + 1)`` would make a float16 ``x`` float32 and round a ``scale`` for a float64 ``x``.
+    """
+    kinds = {weak_type(x) for x in operands}
+    if None in kinds or name not in _SCALAR_OPERATORS | _COMPARISONS:
+        return None
+    floats = float in kinds or name == "divide"
+    out: Tracer = elementwise(name, *operands, dt=float64 if floats else int64)
+    if name in _SCALAR_OPERATORS:
+        out.weak = float if floats else int
+    return out
 
 
 def _power(a: Any, b: Any) -> AnyArray:
@@ -59,7 +82,8 @@ def elementwise_cast(a: Any, b: Any) -> AnyArray:
 
 def unary(name: str, x: Any) -> AnyArray:
     """An operator of one traced array."""
-    return FUNCTIONS[name](x)
+    out = _of_scalars(name, x)
+    return FUNCTIONS[name](x) if out is None else out
 
 
 # -------------------------------------------------------------------------------------- NumPy's own functions

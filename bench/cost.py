@@ -35,6 +35,21 @@ def _bytes(value: SSAValue, env: Mapping[str, int]) -> int:
     return int(evaluate(product(aval.shape), env)) * aval.dtype.itemsize
 
 
+def _traffic(fusion: FusionOp, env: Mapping[str, int]) -> int:
+    """Bytes of operands and results, once each; of a table that is only indexed, the rows that are read."""
+    total = sum(_bytes(r, env) for r in fusion.results)
+    for operand, argument in zip(fusion.operands, fusion.body.args, strict=True):
+        users = [use.operation for use in argument.uses]
+        read = _bytes(operand, env)
+        if all(
+            isinstance(user, TensorOp) and user.record.category == "indexing" and user.operands[0] is argument
+            for user in users
+        ):
+            read = min(read, sum(_bytes(user.results[0], env) for user in users))
+        total += read
+    return total
+
+
 def contraction_flops(function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> int:
     """Operations of the contractions in ``function(*inputs)``, as written, before any pass."""
     leaves, tree = flatten((tuple(inputs), {}))
@@ -61,7 +76,7 @@ def profile_rows(
         if len(fusions) == len(runs[0]):  # each call is one fusion; loops in the host program would break this
             fusion = fusions[k]
             row["flops"] = sum(_flops(op, env) for op in fusion.body.ops if isinstance(op, TensorOp))
-            row["bytes"] = sum(_bytes(v, env) for v in (*fusion.operands, *fusion.results))
+            row["bytes"] = _traffic(fusion, env)
             row["reason"] = str(fusion.params["reason"])
         rows.append(row)
     return rows

@@ -64,11 +64,11 @@ class Outcome:
         """Median over the rounds of ``flops_per_second``, ``bytes_per_second`` or ``amx_flops_per_second``."""
         return spread([c[what] for c in self.ceilings]).median if self.ceilings else float("nan")
 
-    def floor_seconds(self) -> float | None:
-        """The least time at the measured ceilings: that of the multiply-adds or of the traffic, the longer one."""
-        if self.flops is None or not self.ceilings:
-            return None
-        return max(self.flops / self.ceiling("flops_per_second"), self.traffic / self.ceiling("bytes_per_second"))
+    def floors(self) -> list[float]:
+        """The least seconds at each round's ceilings: of the multiply-adds or of the traffic, the longer one."""
+        if self.flops is None:
+            return []
+        return [max(self.flops / c["flops_per_second"], self.traffic / c["bytes_per_second"]) for c in self.ceilings]
 
 
 class Harness:
@@ -225,10 +225,13 @@ class Harness:
             counts[name] = min(max(round(plan.slot / min(seconds)), 2), 1000)
         for number in range(plan.rounds):
             progress(f"round {number + 1} of {plan.rounds}")
-            outcome.ceilings.append(self.ceiling.ask(do="ceiling", bytes=outcome.traffic, seconds=plan.slot / 8))
             shift = number % max(1, len(names))
             for name in names[shift:] + names[:shift]:
                 n = counts[name]
+                if name == "cuvil":
+                    # Just before cuvil's turn: the machine's speed drifts, and the two are compared within the round.
+                    ceiling = self.ceiling.ask(do="ceiling", bytes=outcome.traffic, seconds=plan.slot / 5)
+                    outcome.ceilings.append(ceiling)
                 # The caches hold what the system before left there: a part of the turn brings ours back.
                 seconds = self.workers[name].ask(do="time", iterations=n, warm=1 + n // 8)["seconds"]
                 outcome.measurements[name].rounds.append(spread(seconds).median)

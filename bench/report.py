@@ -26,11 +26,11 @@ def best_peer(outcome: Outcome) -> tuple[str, Spread] | None:
 
 
 def share_of_ceiling(outcome: Outcome) -> float | None:
-    """The least time at the measured ceilings over cuvil's time."""
-    ours, floor = outcome.measurements.get("cuvil"), outcome.floor_seconds()
-    if ours is None or ours.status != "measured" or floor is None:
+    """The least time at the measured ceilings over cuvil's time, the median over the rounds."""
+    ours, floors = outcome.measurements.get("cuvil"), outcome.floors()
+    if ours is None or ours.status != "measured" or not floors:
         return None
-    return floor / spread(ours.rounds).median
+    return ratio(floors, ours.rounds).median
 
 
 def format_ms(seconds: float) -> str:

@@ -1,6 +1,7 @@
 /* What the machine gives at most: multiply-adds in float32 and on AMX tiles in bfloat16, and reads of a buffer. */
 #include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -14,16 +15,16 @@
 
 #if defined(__AVX512F__)
 #define BYTES 64
-#define CHAINS 24 /* of 32 registers; two FMA units with a latency of 4 need 8 */
+#define CHAINS 16 /* of 32 registers; two units with a latency of 4 need 8 */
 #elif defined(__AVX__)
 #define BYTES 32
 #define CHAINS 12
 #else
 #define BYTES 16
-#define CHAINS 24 /* AArch64 has 32 registers */
+#define CHAINS 16
 #endif
 typedef float vec __attribute__((vector_size(BYTES)));
-enum { LANES = BYTES / 4, MAX_THREADS = 1024 };
+enum { LANES = BYTES / 4, MAX_THREADS = 256, MAX_WINDOWS = 8192 };
 
 static double now(void) {
     struct timespec t;
@@ -31,43 +32,54 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* A thread's part. The rate is the median over windows of about half a millisecond: on a busy machine the median of a
+ * workload's calls is not that of the calls that were interrupted either. */
 typedef struct {
     double seconds, rate;
     const char *memory;
     int64_t bytes;
     float sink;
+    int windows;
+    double rates[MAX_WINDOWS];
 } job;
+
+static const double WINDOW = 5e-4;
+
+static int compare(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void add_window(job *j, double work, double seconds) {
+    if (j->windows < MAX_WINDOWS) j->rates[j->windows++] = work / seconds;
+}
+
+static void finish(job *j) {
+    qsort(j->rates, (size_t)j->windows, sizeof j->rates[0], compare);
+    j->rate = j->windows ? j->rates[j->windows / 2] : 0;
+}
 
 static void *fma_loop(void *arg) {
     job *j = arg;
     const vec zero = {0};
     const vec a = zero + 0.999f, b = zero + 0.001f;
     vec acc[CHAINS];
-#pragma GCC unroll 24
+#pragma GCC unroll 16
     for (int k = 0; k < CHAINS; k++) acc[k] = b * (float)k;
-    const int64_t inner = 20000;
-    int64_t done = 0;
+    const int64_t inner = 80000;
     const double start = now();
-    double end;
+    double last = start, end;
     do {
         for (int64_t i = 0; i < inner; i++) {
-#pragma GCC unroll 24
+#pragma GCC unroll 16
             for (int k = 0; k < CHAINS; k++) acc[k] = acc[k] * a + b;
-            /* Keeps the chains in registers and the compiler from merging iterations. */
-#pragma GCC unroll 24
-#if defined(__x86_64__)
-            for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : "+v"(acc[k]));
-#elif defined(__aarch64__)
-            for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : "+w"(acc[k]));
-#else
-            for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : "+m"(acc[k]));
-#endif
         }
-        done += inner;
         end = now();
+        add_window(j, 2.0 * LANES * CHAINS * (double)inner, end - last);
+        last = end;
     } while (end - start < j->seconds);
     for (int k = 0; k < CHAINS; k++) j->sink += acc[k][0];
-    j->rate = 2.0 * LANES * CHAINS * (double)done / (end - start);
+    finish(j);
     return NULL;
 }
 
@@ -80,7 +92,7 @@ static void *read_loop(void *arg) {
     memset(acc, 0, sizeof acc);
     int64_t done = 0;
     const double start = now();
-    double end;
+    double last = start, end;
     do {
         for (int64_t i = 0; i < n; i += STREAMS) {
 #pragma GCC unroll 8
@@ -88,9 +100,14 @@ static void *read_loop(void *arg) {
         }
         done += n;
         end = now();
-    } while (end - start < j->seconds);
+        if (end - last >= WINDOW) {
+            add_window(j, (double)sizeof(vec) * (double)done, end - last);
+            last = end;
+            done = 0;
+        }
+    } while (end - start < j->seconds || j->windows == 0);
     for (int k = 0; k < STREAMS; k++) j->sink += acc[k][0];
-    j->rate = (double)sizeof(vec) * (double)done / (end - start);
+    finish(j);
     return NULL;
 }
 
@@ -117,10 +134,9 @@ __attribute__((target("amx-tile,amx-bf16"))) static void *amx_loop(void *arg) {
     _tile_loadd(5, zeros, 64);
     _tile_loadd(6, zeros, 64);
     _tile_loadd(7, zeros, 64);
-    const int64_t inner = 2000;
-    int64_t done = 0;
+    const int64_t inner = 20000;
     const double start = now();
-    double end;
+    double last = start, end;
     do {
         for (int64_t i = 0; i < inner; i++) {
             _tile_dpbf16ps(0, 4, 6);
@@ -128,11 +144,12 @@ __attribute__((target("amx-tile,amx-bf16"))) static void *amx_loop(void *arg) {
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
-        done += inner;
         end = now();
+        add_window(j, 4.0 * 2 * 16 * 16 * 32 * (double)inner, end - last);
+        last = end;
     } while (end - start < j->seconds);
     _tile_release();
-    j->rate = 4.0 * 2 * 16 * 16 * 32 * (double)done / (end - start);
+    finish(j);
     return NULL;
 }
 
@@ -154,7 +171,10 @@ static double run(void *(*body)(void *), int threads, double seconds, const char
     double total = 0;
     for (int t = 0; t < threads; t++) {
         const char *mine = memory ? memory + t * share : NULL;
-        jobs[t] = (job){.seconds = seconds, .memory = mine, .bytes = share};
+        jobs[t].seconds = seconds;
+        jobs[t].memory = mine;
+        jobs[t].bytes = share;
+        jobs[t].windows = 0;
         if (t > 0) {
             if (pthread_create(&ids[t], NULL, body, &jobs[t]) != 0) break;
             started = t;

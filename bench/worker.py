@@ -112,7 +112,7 @@ def serve(name: str, commands: IO[str], answers: IO[str]) -> None:
             if server is None:
                 server = CeilingServer() if name == "ceiling" else Server(name)
             answer = server.handle(json.loads(line))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Whatever a system raises is its result, which the harness reports.
             traceback.print_exc()
             text = " ".join(str(error).split())[:500]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as onp
@@ -11,7 +12,7 @@ from bench.models.layers import Tree, linear, linear_parameters
 
 
 def parameters(rng: onp.random.Generator, widths: Sequence[int]) -> Tree:
-    return [linear_parameters(rng, a, b) for a, b in zip(widths, widths[1:], strict=False)]
+    return [linear_parameters(rng, a, b) for a, b in pairwise(widths)]
 
 
 def forward(np: Any, nn: Any, p: Tree, x: Any) -> Any:

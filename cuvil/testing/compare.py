@@ -69,7 +69,7 @@ def disagreement(got: Any, want: Bounded) -> str | None:
     bad = ~good & want.known
     if not bad.any():
         return None
-    at = tuple(int(i[0]) for i in np.nonzero(bad))
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
     bound = float(want.error[at])
     allowed = f" within {_FACTOR * bound:.3g}" if bound else ""
     return (

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cuvil.ir.dialect import aval_of
+from cuvil.ops.builder import concrete
 from cuvil.ops.record import Aval
 from cuvil.support.errors import CuvilError
-from cuvil.symbolic import evaluate, plain_symbol
+from cuvil.symbolic import evaluate, free_symbols, plain_symbol
 from cuvil.testing.programs import Input, Program, Step
 
 _ATTEMPTS = 200
@@ -17,8 +18,8 @@ _ATTEMPTS = 200
 def shrunk(program: Program, fails: Callable[[Program], bool], attempts: int = _ATTEMPTS) -> Program:
     """The smallest program found that still fails, after at most ``attempts`` tries.
 
-    Each round tries, in this order: one output alone, a step's result as a fresh input, a step's operand in place of
-    its result, integers in place of symbols, and smaller symbols.
+    Each round tries, in this order: one output alone, integers in place of symbols, an output's operands in its
+    place, a step's result as a fresh input, a step's operand in place of its result, smaller sizes, tamer inputs.
     """
     best = program
     left = attempts
@@ -53,6 +54,16 @@ def _candidates(program: Program) -> Iterator[Program]:
     if len(program.outputs) > 1:
         for o in program.outputs:
             yield replace(program, outputs=(o,)).pruned()
+    if program.symbols():
+        yield _static(program)
+    starts = program.step_starts()
+    for o in program.outputs:
+        # The operands of an output in its place.
+        for start, k in zip(starts, range(len(starts)), strict=True):
+            operands = tuple(v for v in program.steps[k].operands if v is not None)
+            if start <= o < start + program.result_count(k) and any(v >= len(program.inputs) for v in operands):
+                rest = tuple(v for v in program.outputs if v != o)
+                yield replace(program, outputs=(*rest, *operands)).pruned()
     avals = _avals(program)
     if avals is not None:
         # Late cuts first: they take most of the program away.
@@ -95,12 +106,9 @@ def _with_input_for(program: Program, k: int, avals: list[Aval]) -> Iterator[Pro
     count = program.result_count(k)
     results = avals[start : start + count]
     known = {n for i in program.inputs if not i.constant for n in map(plain_symbol, i.shape) if n is not None}
-    if any(plain_symbol(d) not in known and not isinstance(d, int) for a in results for d in a.shape):
-        shapes = [tuple(evaluate(d, dict(program.sizes)) for d in a.shape) for a in results]
-        if program.symbols():
-            return  # a derived size: only static programs can take it as an input
-    else:
-        shapes = [a.shape for a in results]
+    if not free_symbols(*(d for a in results for d in a.shape)) <= known:
+        return
+    shapes = [a.shape for a in results]
     base = len(program.inputs)
     inputs = (*program.inputs, *(Input(s, a.dtype, seed=k) for s, a in zip(shapes, results, strict=True)))
 
@@ -116,6 +124,16 @@ def _with_input_for(program: Program, k: int, avals: list[Aval]) -> Iterator[Pro
     ]
     outputs = [n for o in program.outputs if (n := renumbered(o)) is not None]
     yield Program(inputs, tuple(steps), tuple(outputs), program.sizes).pruned()
+
+
+def _static(program: Program) -> Program:
+    """With integers in place of the symbols."""
+    env = dict(program.sizes)
+    inputs = tuple(
+        replace(i, shape=tuple(evaluate(d, env) for d in i.shape), size=evaluate(i.size, env)) for i in program.inputs
+    )
+    steps = tuple(replace(s, params={k: concrete(v, env) for k, v in s.params.items()}) for s in program.steps)
+    return replace(program, inputs=inputs, steps=steps, sizes={})
 
 
 def _bypassed(program: Program, avals: list[Aval]) -> Iterator[Program]:

@@ -524,7 +524,7 @@ def widen(
     """Shapes with every axis that was seen to vary as a symbol; axes that always varied together share one.
 
     >>> widen([(4, 8), (4,)], [[(2, 8), (2,)]], ["x", "mask"])
-    ((Dim('x_0'), 8), (Dim('x_0'),))
+    ((Expr('x_0'), 8), (Expr('x_0'),))
     """
     histories: dict[tuple[int, ...], Dim] = {}
     out: list[Shape] = []
@@ -544,11 +544,26 @@ def widen(
     return tuple(out)
 
 
+def _parse_size(size: Any) -> Dim:
+    if isinstance(size, str):
+        return parse_dim(size)
+    if isinstance(size, Expr):
+        return size
+    try:
+        number = operator.index(size)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ArgumentError(f"the size {size!r} is no integer >= 0; give an axis that varies a name, such as 'B'")
+    return number
+
+
 def _parse_spec(entry: Any) -> tuple[str, DType, Shape]:
     try:
         name, dt, dims = entry
-        shape = tuple(d if isinstance(d, int) else parse_dim(str(d)) for d in dims)
-        return str(name), dtype(dt), shape
+        if isinstance(dims, str):
+            raise ArgumentError(f"the shape {dims!r} is one text; write a tuple of sizes, such as ({dims!r},)")
+        return str(name), dtype(dt), tuple(_parse_size(d) for d in dims)
     except (TypeError, ValueError, CuvilError) as error:
         raise ArgumentError(
             f"an input_spec entry is (name, dtype, shape), e.g. ('x', 'float32', ('B', 3, 224, 224)); got {entry!r}:"

@@ -10,6 +10,7 @@ from cuvil.backends.c.expressions import MEMORY, c_name, dim
 from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
 from cuvil.ir.kernel import KernelFunc, TemplateOp, buffer_aval
 from cuvil.support.errors import BackendError
+from cuvil.symbolic import product
 
 TemplateEmitter = Callable[["TemplateText"], None]
 
@@ -173,6 +174,9 @@ def _emit_conv(t: TemplateText) -> None:
     acc, groups = p["acc"], p["groups"]
     x_shape, w_shape, out = p["x_shape"], p["w_shape"], p["out_shape"]
     depthwise = groups == x_shape[1] and groups > 1 and w_shape[1] == 1
+    # Few output pixels: they become the rows of the product, so that its panels are full of channels (see gemm.md).
+    pixels = product(out[2:])
+    few = isinstance(pixels, int) and pixels <= 128 and isinstance(w_shape[0], int) and w_shape[0] // groups >= 32
     t.environment()
     signature = f"const void *env_, int64_t b, int64_t m, int64_t p, int64_t count, cv_v{acc} acc"
     t.store_hook(signature, "acc", "_p")
@@ -185,6 +189,7 @@ def _emit_conv(t: TemplateText) -> None:
             ("CV_CONV_W_T", t.short(p["w"])),
             ("CV_CONV_STORE(env, b, m, p, count, acc)", f"{name}_store(env, b, m, p, count, acc)"),
             *([("CV_CONV_DEPTHWISE", "1")] if depthwise else []),
+            *([("CV_CONV_FEW_PIXELS", "1")] if few and not depthwise else []),
         ],
     )
     w.line('#include "cuvil/conv.h"')

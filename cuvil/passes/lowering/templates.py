@@ -307,9 +307,10 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
     }  # fmt: skip
     block = t.epilogue(index, ("_b", "_m", "_p"), acc, add_bias if bias is not None else None)
     if not packed and not depthwise:
-        # Rows of weights, each a whole number of chunks of k (see gemm.h), packed at each call.
+        # Whole panels of channels by whole chunks of k hold either packed form (see gemm.md); packed at each call.
         k = product(ws[1:])
-        params["packed"] = t.workspace(ws[0] * ceildiv(k, 64) * 64 * acc.itemsize)
+        rows = groups * ceildiv(ws[0] // groups, 32) * 32
+        params["packed"] = t.workspace(rows * ceildiv(k, 64) * 64 * acc.itemsize)
     return t.finish("conv", params, block, ("_b", "_m", "_p")), packed
 
 

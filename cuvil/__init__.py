@@ -7,6 +7,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cuvil.support.logs import configure_logging
+
 if TYPE_CHECKING:
     from cuvil.frontend.pytree import register_pytree_node
     from cuvil.jit import Jitted, compile, jit  # noqa: A004
@@ -23,7 +25,14 @@ _HOMES = {
     "Jitted": "cuvil.jit",
     "register_pytree_node": "cuvil.frontend.pytree",
 }
-_MODULES = {"errors": "cuvil.support.errors", "numpy": "cuvil.numpy", "nn": "cuvil.nn", "weights": "cuvil.weights"}
+_MODULES = {
+    "errors": "cuvil.support.errors",
+    "nn": "cuvil.nn",
+    "numpy": "cuvil.numpy",
+    "rules": "cuvil.rules",
+    "testing": "cuvil.testing",
+    "weights": "cuvil.weights",
+}
 
 #: What fills in the operators of traced arrays: functions to compile need it whether they use cuvil.numpy or not.
 _OPERATORS = "cuvil.frontend.namespace.protocol"
@@ -40,6 +49,9 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+
+
+configure_logging()
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.text import format_module
 from cuvil.ir.verifier import Stage, verify_stage
 from cuvil.ops.record import Array
+from cuvil.passes.engine import Rule
 from cuvil.passes.lowering.program import lower_program
 from cuvil.passes.pipeline import PassOptions, PassRecord, fuse_stage, optimise
 from cuvil.runtime.executable import Executable
@@ -44,6 +45,7 @@ class CompileOptions:
         precision: ``"float32"``; lower precisions for contractions are chosen here.
         optimise: run the algebraic passes (fusion always runs; it changes no value).
         validate: run the program on the interpreter before and after every pass and name the pass that changed it.
+        rules: the user's own rewrite rules, tried after the compiler's.
     """
 
     backend: str = "c"
@@ -51,6 +53,7 @@ class CompileOptions:
     precision: str = "float32"
     optimise: bool = True
     validate: bool = False
+    rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -116,7 +119,9 @@ def compile_program(program: TracedProgram, options: CompileOptions, *, keep_tex
         stages["tensor"] = _constant_text(format_module(program.module))
     if options.backend == "reference" and not options.optimise:
         return Compiled(program, ReferenceProgram(func), stages)
-    passes = PassOptions(numerics=options.numerics, optimise=options.optimise, validate=options.validate)
+    passes = PassOptions(
+        numerics=options.numerics, optimise=options.optimise, validate=options.validate, rules=options.rules
+    )
     records = optimise(func, program.scope, passes)
     if keep:
         stages["optimised"] = _constant_text(format_module(program.module))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -21,6 +22,7 @@ from cuvil.frontend.program import TracedProgram, trace
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer, current_trace
+from cuvil.passes.engine import Rule
 from cuvil.ops.record import Array, Aval, Shape
 from cuvil.support.config import dump_stages
 from cuvil.support.dump import write_stages
@@ -147,6 +149,8 @@ class Jitted:
         self.static_argnames = frozenset(static_argnames)
         self._check_static_names()
         self._spec = None if input_spec is None else [_parse_spec(s) for s in input_spec]
+        if self._spec is not None:
+            _check_spec(self._spec, constraints, list(self._signature.parameters) if self._signature else [])
         if shapes == "symbolic" and self._spec is None:
             raise ArgumentError('shapes="symbolic" needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]')
         self._families: dict[_Family, list[Variant]] = {}
@@ -558,6 +562,29 @@ def _parse_size(size: Any) -> Dim:
     return number
 
 
+def _check_spec(spec: Sequence[tuple[str, DType, Shape]], constraints: Sequence[str], parameters: list[str]) -> None:
+    """Tell an ``input_spec`` and ``constraints`` that cannot be meant."""
+    names = [name for name, _, _ in spec]
+    if names != parameters and sorted(names) == sorted(parameters):
+        raise ArgumentError(
+            f"input_spec has the order {', '.join(names)}, the function's parameters {', '.join(parameters)}; entries"
+            " are taken in order, so give them in that of the parameters"
+        )
+    if isinstance(constraints, str):
+        raise ArgumentError(f"constraints is one text, {constraints!r}; write a list of them: [{constraints!r}]")
+    scope = Scope(constraints)
+    known = {s for _, _, shape in spec for d in shape for s in free_symbols(d)}
+    for relation in scope.relations:
+        unknown = (free_symbols(relation.left) | free_symbols(relation.right)) - known
+        if unknown:
+            raise ArgumentError(
+                f"the constraint {relation} speaks of {', '.join(sorted(unknown))}, which no size of input_spec has; those"
+                f" have {', '.join(sorted(known)) or 'no symbols'}"
+            )
+    if scope.admits_nothing:
+        raise ArgumentError(f"no sizes satisfy all constraints {', '.join(constraints)}")
+
+
 def _parse_spec(entry: Any) -> tuple[str, DType, Shape]:
     try:
         name, dt, dims = entry
@@ -583,6 +610,7 @@ def jit(
     precision: str = "float32",
     optimise: bool = True,
     validate: bool = False,
+    rules: Sequence[Rule] = (),
 ) -> Any:
     """Compile a function of arrays; usable as a decorator with or without arguments.
 
@@ -601,6 +629,7 @@ def jit(
         precision: ``"float32"``.
         optimise: run the algebraic passes.
         validate: check every pass on the interpreter (slow; for finding faults).
+        rules: rewrite rules of your own (:mod:`cuvil.rules`), tried after the compiler's.
 
     Raises:
         TracingError: the function needs the value of a traced array, changes one in place or leaks one.
@@ -619,7 +648,12 @@ def jit(
     if shapes not in ("auto", "static", "symbolic"):
         raise ArgumentError(f"unknown shapes {shapes!r}; expected 'auto', 'static' or 'symbolic'")
     options = CompileOptions(
-        backend=backend, numerics=numerics, precision=precision, optimise=optimise, validate=validate
+        backend=backend,
+        numerics=numerics,
+        precision=precision,
+        optimise=optimise,
+        validate=validate,
+        rules=tuple(rules),
     )
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     if input_spec is not None and shapes == "auto":

@@ -74,7 +74,11 @@ def embed(ids: Any, mask: Any, parameters: Any) -> Any:
     """
     length = ids.shape[1]
     tables = parameters["embeddings"]
-    x = nn.embedding(ids, tables["word"]) + tables["token_type"][0] + nn.embedding(cnp.arange(length), tables["position"])
+    x = (
+        nn.embedding(ids, tables["word"])
+        + tables["token_type"][0]
+        + nn.embedding(cnp.arange(length), tables["position"])
+    )
     x = layer_norm(x, tables["norm"])
     attend = (mask != 0)[:, None, None, :]
     for p in parameters["layers"]:

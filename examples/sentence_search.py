@@ -1,6 +1,6 @@
 """Search the lines of a text file by meaning: MiniLM compiled by cuvil.
 
-    python examples/sentence_search.py [--file lines.txt] [query ...]
+python examples/sentence_search.py [--file lines.txt] [query ...]
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
-
 from minilm import compile_model, model_folder
+from tokenizers import Tokenizer
 
 DEFAULT_FILE = Path(__file__).with_name("sentences.txt")
 DEFAULT_QUERIES = ("How do I cook pasta?", "a machine that thinks", "the weather is bad today")

@@ -28,6 +28,7 @@ LAYERS = {
     # The facades: the names that users import. They may use each other.
     "numpy": 7,
     "nn": 7,
+    "rules": 7,
     "testing": 7,
     "weights": 7,
     "cli": 8,

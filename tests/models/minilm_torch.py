@@ -52,7 +52,8 @@ def embed(folder: Path, ids: Any, mask: Any) -> Any:
         for i in range(6):
             p = f"encoder.layer.{i}."
             q, k, v = (
-                dense(x, p + "attention.self." + n).view(b, s, 12, 32).transpose(1, 2) for n in ("query", "key", "value")
+                dense(x, p + "attention.self." + n).view(b, s, 12, 32).transpose(1, 2)
+                for n in ("query", "key", "value")
             )
             a = f.scaled_dot_product_attention(q, k, v, attend).transpose(1, 2).reshape(b, s, 384)
             x = norm(dense(a, p + "attention.output.dense") + x, p + "attention.output.LayerNorm")

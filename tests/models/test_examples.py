@@ -1,0 +1,42 @@
+"""The examples run, and say what they claim."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_digits_are_recognised() -> None:
+    pytest.importorskip("sklearn", reason="the images are scikit-learn's")
+    found = re.search(r"(\d+) of 360 held-out digits are right", run("examples/mlp_digits.py"))
+    assert found is not None
+    assert int(found[1]) >= 345
+
+
+def test_own_rule_keeps_small_probabilities() -> None:
+    out = run("examples/own_rule.py")
+    assert "fired" in out
+    assert re.search(r"as written: +\[\[-inf", out)
+    assert re.search(r"with the rule: +\[\[-200", out)
+
+
+def test_the_readme_runs() -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    out = run("-c", code[1])
+    assert "2 compiled variants" in out
+    assert "cuvil_main" in out

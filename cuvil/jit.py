@@ -22,8 +22,8 @@ from cuvil.frontend.program import TracedProgram, trace
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer, current_trace
-from cuvil.passes.engine import Rule
 from cuvil.ops.record import Array, Aval, Shape
+from cuvil.passes.engine import Rule
 from cuvil.support.config import dump_stages
 from cuvil.support.dump import write_stages
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, DTypeError, ShapeError, TracingError
@@ -578,8 +578,8 @@ def _check_spec(spec: Sequence[tuple[str, DType, Shape]], constraints: Sequence[
         unknown = (free_symbols(relation.left) | free_symbols(relation.right)) - known
         if unknown:
             raise ArgumentError(
-                f"the constraint {relation} speaks of {', '.join(sorted(unknown))}, which no size of input_spec has; those"
-                f" have {', '.join(sorted(known)) or 'no symbols'}"
+                f"the constraint {relation} speaks of {', '.join(sorted(unknown))}, which no size of input_spec has;"
+                f" those have {', '.join(sorted(known)) or 'no symbols'}"
             )
     if scope.admits_nothing:
         raise ArgumentError(f"no sizes satisfy all constraints {', '.join(constraints)}")

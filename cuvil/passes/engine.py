@@ -248,8 +248,8 @@ def _replace(r: Rule, pairs: Sequence[tuple[Operation, Sequence[SSAValue]]]) -> 
         for old, new in zip(op.results, values, strict=True):
             if aval_of(old) != aval_of(new):
                 raise PassError(
-                    f"rule {r.name!r} replaced a value of {op.name} with aval {aval_of(old)} by one with {aval_of(new)};"
-                    " a rule keeps shape and dtype"
+                    f"rule {r.name!r} replaced a value of {op.name} with {aval_of(old)} by one with {aval_of(new)}; "
+                    "a rule keeps shape and dtype"
                 )
             if old is new:
                 raise PassError(f"rule {r.name!r} replaced a value of {op.name} by itself; return None instead")
@@ -286,6 +286,6 @@ def _overflow(report: EngineReport, limit: int) -> str:
     names = Counter(f.rule for f in last).most_common(6)
     listed = ", ".join(f"{name} ({n} times)" for name, n in names)
     return (
-        f"the rewrite engine fired {limit} times without coming to an end; the last {len(last)} firings were: {listed}. "
-        "One of these rules undoes another: make each rule lower the number of ops or their cost"
+        f"the rewrite engine fired {limit} times without coming to an end; the last {len(last)} firings were: {listed}."
+        " One of these rules undoes another: make each rule lower the number of ops or their cost"
     )

@@ -119,8 +119,8 @@ def check_rule(rule: Rule, examples: int = 40, seed: int = 0) -> int:
         hit += n > 0
         if n and total_weight(func) >= before:
             raise PassError(
-                f"rule {rule.name!r}: the weight went from {before} to {total_weight(func)}; each firing must lower it\n"
-                f"{text}\n{func}"
+                f"rule {rule.name!r}: the weight went from {before} to {total_weight(func)}; each firing must lower it"
+                f"\n{text}\n{func}"
             )
         got = run_function(func, arrays, {})
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
@@ -182,8 +182,9 @@ def _dot_bound(func: FuncOp, arrays: Sequence[Array]) -> list[Array]:
                 longest = max(longest, int(np.asarray(given[0]).shape[-1]))
             elif op.record.name == "conv":
                 longest = max(longest, int(np.prod(np.asarray(given[1]).shape[1:])))
-            out = given[0] + given[1] if op.record.name == "subtract" else np.abs(run_op(op, given, {})[0])
-            values[op.results[0]] = np.asarray(out)
+            subtracts = op.record.name == "subtract"
+            magnitude = np.add(given[0], given[1]) if subtracts else np.abs(run_op(op, given, {})[0])  # pyright: ignore[reportCallIssue,reportArgumentType]
+            values[op.results[0]] = np.asarray(magnitude)
     last = func.body.block.last_op
     assert last is not None
     out: list[Array] = []

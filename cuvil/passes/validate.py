@@ -45,7 +45,7 @@ class Validation:
             except CuvilError as error:
                 failure = error
         raise PassError(
-            f"validate=True found no inputs on which the program runs (sizes {self.env}); the last failure was: {failure}"
+            f"validate=True found no inputs on which the program runs (sizes {self.env}); the last failure: {failure}"
         ) from failure
 
     def check(self, func: FuncOp, name: str) -> None:
@@ -104,4 +104,6 @@ def _difference(got: Array, want: Array, tolerance: float | None) -> str:
     if same.all():
         return ""
     worst = float(np.max(np.abs(g - w), where=finite & np.isfinite(g), initial=0.0))
-    return f"{int(np.count_nonzero(~same))} of {want.size} elements differ by up to {worst:.3g}; allowed is {allowed:.3g}"
+    return (
+        f"{int(np.count_nonzero(~same))} of {want.size} elements differ by up to {worst:.3g}; allowed is {allowed:.3g}"
+    )

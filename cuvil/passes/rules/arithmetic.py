@@ -44,7 +44,8 @@ def has_exact_reciprocal(a: Array) -> bool:
     return bool(np.all((mantissa == 0.5) & (exponent <= 2 - least) & (exponent >= least)))
 
 
-def _reciprocal(a: Array) -> Array:
+def reciprocal(a: Array) -> Array:
+    """The reciprocals, computed in float64 and rounded once."""
     return (1.0 / a.astype(np.float64)).astype(a.dtype)
 
 
@@ -170,7 +171,7 @@ CONSTANTS = (
     ),
     equation(
         "divide-by-power-of-two", lambda F, x, c: F.div(x, c),
-        lambda F, x, c: F.mul(x, F.constant(_reciprocal(elements(F, c)))), dtypes=FLOATS,
+        lambda F, x, c: F.mul(x, F.constant(reciprocal(elements(F, c)))), dtypes=FLOATS,
         constants={"c": power_of_two(-9, 9)}, doc="divide(x, 2**k) -> multiply(x, 2**-k)",
     ),
     equation("floor-divide-by-power-of-two", lambda F, x, c: F.op("floor_divide", x, c), _same_dtype_shift,
@@ -185,4 +186,4 @@ ARITHMETIC = RuleSet(
     (*IDENTITIES, *SIGNS, *CONSTANTS),
 )
 
-__all__ = ["ARITHMETIC", "elements", "zeros_like"]
+__all__ = ["ARITHMETIC", "elements", "reciprocal", "zeros_like"]

@@ -1,8 +1,8 @@
 """Rules on matmul and conv: scales and offsets into weights, merged projections, padding, transposes.
 
 Folding a constant scale into constant weights rounds each product once more, and skips a rounding of the result. Both
-are within the bound ``n * eps * sum(|x| * |w|)`` that any order of summing the dot product has, which is why these rules
-are of the kind ``contracts`` and run by default. What they refuse: weights that would overflow or underflow, and
+are within the bound ``n * eps * sum(|x| * |w|)`` that any order of summing the dot product has, which is why these
+rules are of the kind ``contracts`` and run by default. What they refuse: weights that would overflow or underflow, and
 halves, whose rounding is far coarser than the float32 sum that it would enter.
 """
 

@@ -63,10 +63,11 @@ class _PatternBuilder(Builder[Any]):
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant operand of an equation: the arrays it may be, and how the test draws one."""
+    """A constant operand of an equation: the arrays it may be, how the test draws one, and its name in print."""
 
     accepts: Callable[[Array], bool]
     draw: Callable[[Chooser, DType, tuple[int, ...]], Array]
+    text: str = ""
 
 
 def is_filled(a: Array, value: bool | int | float) -> bool:
@@ -81,7 +82,9 @@ def is_filled(a: Array, value: bool | int | float) -> bool:
 
 def filled(value: bool | int | float) -> Constant:
     """A constant all of whose elements are ``value``, the sign of zero included."""
-    return Constant(lambda a: is_filled(a, value), lambda c, dt, shape: np.full(shape, value).astype(dt.numpy))
+    return Constant(
+        lambda a: is_filled(a, value), lambda c, dt, shape: np.full(shape, value).astype(dt.numpy), repr(value)
+    )
 
 
 #: All bits set: True, -1, or the largest unsigned integer.
@@ -90,6 +93,7 @@ ONES = Constant(
         is_filled(a, True if a.dtype == bool else -1) if a.dtype.kind in "bi" else bool(np.all(~a == 0) and a.size)
     ),
     lambda c, dt, shape: np.invert(np.zeros(shape, dt.numpy)),
+    "~0",
 )
 
 
@@ -140,7 +144,7 @@ def equation(
 
     >>> double = equation("neg-neg", lambda F, x: F.op("negative", F.op("negative", x)), lambda F, x: x)
     >>> double.roots, double.doc
-    (('negative',), 'negative(negative(x))')
+    (('negative',), 'negative(negative(x)) -> x')
     """
     names = tuple(inspect.signature(before).parameters)[1:]
     given = dict(constants or {})
@@ -166,7 +170,9 @@ def equation(
             if needs and not all(any(isinstance(o, TensorOp) and o.record.name == n for o in owners) for n in needs):
                 return None
         # Where the inner ops have other readers, the replacement of the root alone must be cheaper than the root.
-        dies = all(o.has_one_use() for o in op.operands if isinstance(o.owner, TensorOp) and o.owner.record.name in needs)
+        dies = all(
+            o.has_one_use() for o in op.operands if isinstance(o.owner, TensorOp) and o.owner.record.name in needs
+        )
         for bound in _match(root, op.results[0], {}, given):
             values = [bound[n] for n in names]
             if not check(bound) or (when is not None and not when(F, *values)):
@@ -197,7 +203,8 @@ def equation(
 
         return Case(build, tuple(samples))
 
-    return Rule(name, kind, (root.name,), rewrite, example, doc or format_pattern(root), _dtype_text(dtypes))
+    text = doc or _equation_text(root, after, names, given)
+    return Rule(name, kind, (root.name,), rewrite, example, text, _dtype_text(dtypes))
 
 
 def _match(
@@ -249,11 +256,25 @@ def _weight(op: Operation) -> int:
     return weight(op) if isinstance(op, TensorOp) else 0
 
 
-def format_pattern(pattern: Pattern) -> str:
-    """``add(x, negative(y))``"""
+def _equation_text(
+    root: Node, after: Callable[..., Any], names: Sequence[str], constants: Mapping[str, Constant]
+) -> str:
+    """``before -> after`` where ``after`` only emits ops, ``before`` alone where it asks for constants or shapes."""
+    try:
+        made = after(_PatternBuilder(), *(Variable(n) for n in names))
+    except (ArgumentError, AttributeError):  # asks for what a pattern has not: elements, shapes, dtypes
+        made = None
+    if not isinstance(made, (Variable, Node)):
+        return format_pattern(root, constants)
+    return f"{format_pattern(root, constants)} -> {format_pattern(made, constants)}"
+
+
+def format_pattern(pattern: Pattern, constants: Mapping[str, Constant]) -> str:
+    """``add(x, negative(y))``; constants by their values."""
     if isinstance(pattern, Variable):
-        return pattern.name
-    return f"{pattern.name}({', '.join(format_pattern(o) for o in pattern.operands)})"
+        spec = constants.get(pattern.name)
+        return spec.text if spec is not None and spec.text else pattern.name
+    return f"{pattern.name}({', '.join(format_pattern(o, constants) for o in pattern.operands)})"
 
 
 def _dtype_text(dtypes: Sequence[DType]) -> str:

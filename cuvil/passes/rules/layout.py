@@ -77,9 +77,7 @@ def _between_transposes(c: Chooser) -> Case:
     rank = len(x.shape)
     p, q = draw_permutation(c, rank), draw_permutation(c, rank)
     name = c.choice(_UNARY)
-    return Case(
-        lambda F, v: F.op("transpose", F.op(name, F.op("transpose", v, axes=p)), axes=q), (x,)
-    )
+    return Case(lambda F, v: F.op("transpose", F.op(name, F.op("transpose", v, axes=p)), axes=q), (x,))
 
 
 @rule("transpose", name="transpose-through-unary", example=_between_transposes)
@@ -254,7 +252,9 @@ def elementwise_of_broadcast(F: Rewriter, op: TensorOp) -> Replacement:
 
 def _aligns(shape: Shape, want: Shape) -> bool:
     """Whether implicit broadcasting against ``want`` does what broadcast_to did."""
-    return len(shape) <= len(want) and all(d in (1, w) for d, w in zip(shape, want[len(want) - len(shape) :], strict=True))
+    return len(shape) <= len(want) and all(
+        d in (1, w) for d, w in zip(shape, want[len(want) - len(shape) :], strict=True)
+    )
 
 
 LAYOUT = RuleSet(

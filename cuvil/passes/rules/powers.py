@@ -50,7 +50,7 @@ POWERS = RuleSet(
         equation("pow-two", lambda F, x, c: F.op("pow", x, c), lambda F, x, c: F.op("square", x), dtypes=FLOATS,
                  constants={"c": filled(2)}, kind="refines", doc="pow(x, 2) -> square(x), which rounds correctly"),
         equation("pow-three", lambda F, x, c: F.op("pow", x, c), lambda F, x, c: F.mul(F.op("square", x), x),
-                 dtypes=_FULL, constants={"c": filled(3)}, kind="refines", doc="pow(x, 3) -> square(x) * x: 2 roundings"),
+                 dtypes=_FULL, constants={"c": filled(3)}, kind="refines", doc="pow(x, 3) -> square(x) * x"),
         equation("pow-minus-one", lambda F, x, c: F.op("pow", x, c), lambda F, x, c: F.op("reciprocal", x),
                  dtypes=FLOATS, constants={"c": filled(-1)}, kind="refines",
                  doc="pow(x, -1) -> reciprocal(x), which rounds correctly"),

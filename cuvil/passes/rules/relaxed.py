@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue
 from cuvil.dtypes import float32, float64
 from cuvil.ops.record import Array
 from cuvil.passes.engine import Rewriter, RuleSet
-from cuvil.passes.rules.arithmetic import elements
+from cuvil.passes.rules.arithmetic import elements, reciprocal
 from cuvil.passes.rules.equation import Constant, drawn, equation, filled
 
 _FLOATS = (float32, float64)
@@ -42,7 +42,7 @@ RELAXED = RuleSet(
                  lambda F, x, a, b: F.div(x, _merged(F, np.multiply, a, b)), dtypes=_FLOATS,
                  constants={"a": _USUAL, "b": _USUAL}, kind="reassociates", domain="moderate"),
         equation("divide-by-constant", lambda F, x, c: F.div(x, c),
-                 lambda F, x, c: F.mul(x, F.constant((1.0 / elements(F, c).astype(np.float64)).astype(elements(F, c).dtype))),
+                 lambda F, x, c: F.mul(x, F.constant(reciprocal(elements(F, c)))),
                  dtypes=_FLOATS, constants={"c": _USUAL}, kind="reassociates", domain="moderate"),
         equation("divide-by-sqrt", lambda F, x, y: F.div(x, F.op("sqrt", y)),
                  lambda F, x, y: F.mul(x, F.op("rsqrt", y)), dtypes=_FLOATS, kind="reassociates", domain="positive"),

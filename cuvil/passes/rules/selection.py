@@ -33,7 +33,7 @@ def _draw_bound(low: bool) -> Constant:
         info = np.iinfo(dt.numpy)
         return np.full(shape, info.min if low else info.max, dt.numpy)
 
-    return Constant(_least if low else _greatest, draw)
+    return Constant(_least if low else _greatest, draw, "least" if low else "greatest")
 
 
 LEAST, GREATEST = _draw_bound(True), _draw_bound(False)

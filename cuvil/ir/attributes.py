@@ -132,6 +132,17 @@ def format_aval(aval: Aval) -> str:
     return f"[{', '.join(map(str, aval.shape))}] x {aval.dtype.short}"
 
 
+def parse_dtype(text: str) -> DType:
+    """The dtype of a name.
+
+    Raises:
+        IRError: no dtype has that name.
+    """
+    if not text.isalnum():
+        raise IRError(f"expected a dtype such as f32, got {text!r}")
+    return dtype(text)
+
+
 def parse_aval(text: str) -> Aval:
     """The inverse of :func:`format_aval`.
 
@@ -142,7 +153,7 @@ def parse_aval(text: str) -> Aval:
     body = body.strip()
     if not sep or not body.startswith("[") or not body.endswith("]"):
         raise IRError(f"expected a tensor such as '[B, 2*S] x f32', got {text!r}")
-    return Aval(tuple(parse_dim(d) for d in split_commas(body[1:-1])), dtype(short.strip()))
+    return Aval(tuple(parse_dim(d) for d in split_commas(body[1:-1])), parse_dtype(short.strip()))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -205,7 +216,7 @@ def parse_param(text: str, kind: str) -> ParamValue:
     if text in ("true", "false"):
         return text == "true"
     if kind == "dtype":
-        return dtype(text)
+        return parse_dtype(text)
     if kind in ("float", "scalar", "any") and _FLOAT.fullmatch(text):
         return float(text)
     try:
@@ -356,7 +367,7 @@ def parse_constant(text: str) -> ConstantArray:
         raise IRError(f"expected a constant such as '[2] f32 [1.0, 2.5]', got {text[:80]!r}")
     try:
         shape = tuple(int(d) for d in split_commas(head[1:-1]))
-        dt = dtype(short)
+        dt = parse_dtype(short)
         if body.startswith("resource "):
             found = _RESOURCES.get(body.removeprefix("resource ").strip())
             if found is None:

@@ -112,6 +112,9 @@ class TensorOp(Operation):
             want, _ = self.record.infer(avals, self.record.fill_params(self.params))
         except CuvilError as error:
             raise VerifyException(f"{self.name}: {error}") from error
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            # Rules take parameters of their kinds; text may hold anything.
+            raise VerifyException(f"{self.name}: its rules do not take these operands: {error}") from error
         got = tuple(aval_of(r) for r in self.results)
         if want != got:
             raise VerifyException(f"{self.name}: result types are {got}, its rules give {want}")
@@ -263,7 +266,10 @@ class FusionOp(Operation):
         )
 
     def verify_(self) -> None:
-        if len(self.regions) != 1 or not isinstance(self.body.last_op, YieldOp):
+        for key in ("kind", "label", "reason"):
+            if not isinstance(self.params.get(key), str):
+                raise VerifyException(f"a fusion has the parameter {key!r}, a string; got {self.params.get(key)!r}")
+        if len(self.regions) != 1 or len(self.regions[0].blocks) != 1 or not isinstance(self.body.last_op, YieldOp):
             raise VerifyException("a fusion has one region that ends in cuvil.yield")
         if [a.type for a in self.body.args] != [o.type for o in self.operands]:
             raise VerifyException("a fusion's block arguments have the types of its operands")

@@ -8,6 +8,7 @@ Values inside a loop body are scalars of one dtype; a ``vector`` loop runs CV_LA
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from xdsl.ir import Block, Data, Dialect, Operation, OpTraits, Region, SSAValue, TypeAttribute
@@ -17,7 +18,7 @@ from xdsl.printer import Printer
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from cuvil.dtypes import DType, bool_, dtype
+from cuvil.dtypes import DType, bool_
 from cuvil.ir.attributes import (
     NO_PARAMS,
     ParamsAttr,
@@ -25,13 +26,14 @@ from cuvil.ir.attributes import (
     format_params,
     params_attr,
     parse_aval,
+    parse_dtype,
     parse_defined_operand,
     parse_params,
     scan_balanced,
 )
 from cuvil.ops.record import Aval, ParamValue
 from cuvil.ops.scalar import INSTRUCTIONS
-from cuvil.symbolic import Dim
+from cuvil.symbolic import Dim, Expr
 
 #: ``low <= expr < high``; a tuple of them must all hold.
 When: TypeAlias = tuple[tuple[Dim, Dim, Dim], ...]
@@ -61,12 +63,13 @@ class ScalarType(Data[DType], TypeAttribute):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> DType:
         parser.parse_punctuation("<")
-        return dtype(scan_balanced(parser, ">").strip())
+        return parse_dtype(scan_balanced(parser, ">").strip())
 
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(f"<{self.data.short}>")
 
 
+_KIND: dict[type, str] = {BufferType: "buffer", ScalarType: "scalar"}
 _SCALARS: dict[DType, ScalarType] = {}
 
 
@@ -90,10 +93,70 @@ def scalar_dtype(value: SSAValue) -> DType:
     return value.type.data
 
 
+@dataclass(frozen=True)
+class Form:
+    """What an op is made of: kinds of its operands (the last one repeats after a ``*``), results and parameters.
+
+    ``optional`` parameters may be left out; ``open`` ops take others too. ``regions`` are (least, most).
+    """
+
+    operands: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    params: tuple[tuple[str, str], ...] = ()
+    optional: frozenset[str] = frozenset()
+    open: bool = False
+    regions: tuple[int, int] = (0, 0)
+
+    def problem(self, op: KernelOp) -> str | None:
+        """What is wrong with an op of this form, or None."""
+        kinds = list(self.operands)
+        if kinds and kinds[-1].startswith("*"):
+            last = kinds.pop()[1:]
+            kinds += [last] * (len(op.operands) - len(kinds))
+        for what, values, want in (("operands", op.operands, kinds), ("results", op.results, list(self.results))):
+            got = [_KIND.get(type(v.type), "other") for v in values]
+            if got != want:
+                return f"expected {what} {want}, got {got}"
+        if not self.regions[0] <= len(op.regions) <= self.regions[1] or any(len(r.blocks) != 1 for r in op.regions):
+            return f"expected {self.regions[0]} to {self.regions[1]} regions of one block, got {len(op.regions)}"
+        params = op.params
+        for key, kind in self.params:
+            if key not in params:
+                if key not in self.optional:
+                    return f"has no parameter {key!r}"
+            elif not _fits(params[key], kind):
+                return f"its parameter {key!r} must be of kind {kind}, got {params[key]!r}"
+        if not self.open:
+            unknown = set(params) - {k for k, _ in self.params}
+            if unknown:
+                return f"unknown parameters {', '.join(sorted(unknown))}"
+        return None
+
+
+def _fits(value: ParamValue, kind: str) -> bool:
+    if kind.endswith("s"):
+        return isinstance(value, tuple) and all(_fits(v, kind[:-1]) for v in value)
+    if kind == "condition":
+        return isinstance(value, tuple) and len(value) == 3 and all(_fits(v, "dim") for v in value)
+    if kind == "number":
+        return isinstance(value, (bool, int, float))
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "text":
+        return isinstance(value, str)
+    return isinstance(value, (int, Expr)) and not isinstance(value, bool)
+
+
 class KernelOp(Operation):
     """Base: operands, static parameters, at most one result, and regions without control flow between blocks."""
 
     traits: ClassVar[OpTraits] = OpTraits(lambda: (NoTerminator(),))
+    form: ClassVar[Form]
+
+    def verify_(self) -> None:
+        problem = self.form.problem(self)
+        if problem is not None:
+            raise VerifyException(f"{self.name}: {problem}")
 
     @property
     def params(self) -> dict[str, ParamValue]:
@@ -185,6 +248,7 @@ class ForOp(KernelOp):
         return cls.create(properties=_properties(params), regions=[Region(Block())])
 
     def verify_(self) -> None:
+        super().verify_()
         if self.params["kind"] not in ("parallel", "serial", "vector"):
             raise VerifyException(f"kernel.for: unknown kind {self.params['kind']!r}")
 
@@ -203,6 +267,7 @@ class LoadOp(KernelOp):
         return cls.create(operands=[buffer], result_types=[scalar_type(dt)], properties=_properties(params))
 
     def verify_(self) -> None:
+        super().verify_()
         if scalar_dtype(self.results[0]) is not buffer_aval(self.operands[0]).dtype:
             raise VerifyException("kernel.load gives the dtype of its buffer")
 
@@ -217,6 +282,7 @@ class StoreOp(KernelOp):
         return cls.create(operands=[buffer, value], properties=_properties({"index": index}))
 
     def verify_(self) -> None:
+        super().verify_()
         if scalar_dtype(self.operands[1]) is not buffer_aval(self.operands[0]).dtype:
             raise VerifyException("kernel.store writes the dtype of its buffer")
 
@@ -231,6 +297,7 @@ class ScalarOp(KernelOp):
         return cls.create(operands=operands, result_types=[scalar_type(dt)], properties=_properties({"instr": instr}))
 
     def verify_(self) -> None:
+        super().verify_()
         instr, out = self.params["instr"], scalar_dtype(self.results[0])
         ins = [scalar_dtype(o) for o in self.operands]
         if instr == "cast":
@@ -460,5 +527,36 @@ _OPS: list[type[Operation]] = [
     KernelFunc, ForOp, LoadOp, StoreOp, ScalarOp, ConstOp, IndexOp, TestOp, BindOp, AccumulatorOp, UpdateOp, TotalOp,
     ScratchOp, TemplateOp, HoleOp, AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp, ProgramOp,
 ]  # fmt: skip
+
+_BUFFER, _SCALAR = ("buffer",), ("scalar",)
+_FORMS: dict[type[KernelOp], Form] = {
+    KernelFunc: Form(
+        params=(("name", "text"), ("dims", "texts"), ("outputs", "dims"), ("reason", "text"), ("workspace", "dim")),
+        optional=frozenset({"dims", "outputs", "reason", "workspace"}), regions=(1, 1),
+    ),
+    ForOp: Form(params=(("var", "text"), ("lower", "dim"), ("upper", "dim"), ("kind", "text")), regions=(1, 1)),
+    LoadOp: Form(_BUFFER, _SCALAR, (("index", "dim"), ("when", "conditions")), frozenset({"when"})),
+    StoreOp: Form(("buffer", "scalar"), (), (("index", "dim"),)),
+    ScalarOp: Form(("*scalar",), _SCALAR, (("instr", "text"),)),
+    ConstOp: Form((), _SCALAR, (("value", "number"),)),
+    IndexOp: Form((), _SCALAR, (("expr", "dim"),)),
+    TestOp: Form((), _SCALAR, (("when", "conditions"),)),
+    BindOp: Form(_SCALAR, (), (("var", "text"), ("size", "dim"), ("mode", "text"))),
+    AccumulatorOp: Form((), _SCALAR, (("combine", "text"), ("identity", "number"))),
+    UpdateOp: Form(("scalar", "scalar")),
+    TotalOp: Form(_SCALAR, _SCALAR, (("lanes", "bool"),)),
+    ScratchOp: Form((), _BUFFER),
+    TemplateOp: Form(("*buffer",), (), (("kind", "text"),), open=True, regions=(0, 1)),
+    HoleOp: Form((), _SCALAR),
+    AllocOp: Form((), _BUFFER),
+    ViewOp: Form(_BUFFER, _BUFFER),
+    ConstBufferOp: Form((), _BUFFER, (("index", "dim"),)),
+    PackOp: Form(_BUFFER, _BUFFER, (("kernel", "text"),)),
+    CallOp: Form(("*buffer",), (), (("kernel", "text"), ("dims", "dims"))),
+    CopyOp: Form(("buffer", "buffer")),
+    ProgramOp: Form(params=(("inputs", "dim"), ("symbols", "texts")), regions=(1, 1)),
+}  # fmt: skip
+for _cls, _form in _FORMS.items():
+    _cls.form = _form
 
 KERNEL = Dialect("kernel", _OPS, [BufferType, ScalarType])

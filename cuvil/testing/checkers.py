@@ -51,7 +51,9 @@ def _named_backend(name: str, optimise: bool) -> Backend:
 def _shapes(text: str | Sequence[Sequence[Any]]) -> list[Shape]:
     """``"(B, 3), (B,)"``, or shapes whose entries are integers and expressions."""
     if isinstance(text, str):
-        return [tuple(parse_dim(d) for d in inner.split(",") if d.strip()) for inner in re.findall(r"\(([^()]*)\)", text)]
+        return [
+            tuple(parse_dim(d) for d in inner.split(",") if d.strip()) for inner in re.findall(r"\(([^()]*)\)", text)
+        ]
     return [tuple(d if isinstance(d, int) else parse_dim(str(d)) for d in shape) for shape in text]
 
 
@@ -151,7 +153,7 @@ def _samples(record: OpRecord, count: int) -> list[Program]:
 
     @settings(
         max_examples=count, database=None, derandomize=True, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(st.data())
     def draw(data: st.DataObject) -> None:
@@ -211,7 +213,9 @@ def check_pass(
             check_pass(pass_fn, program)
         return
     if isinstance(subject, Program):
-        _check_program(subject, lambda p: _pass_problem(pass_fn, p.function(), p.draw(), [i.shape for i in p.arguments]))
+        _check_program(
+            subject, lambda p: _pass_problem(pass_fn, p.function(), p.draw(), [i.shape for i in p.arguments])
+        )
         return
     problem = _pass_problem(pass_fn, subject, args, shapes)
     if problem is not None:
@@ -237,7 +241,7 @@ def _random_programs(count: int, steps: int) -> list[Program]:
 
     @settings(
         max_examples=count, database=None, derandomize=True, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(st.data())
     def draw(data: st.DataObject) -> None:

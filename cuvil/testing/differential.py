@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cuvil.frontend.program import TracedProgram
-from cuvil.ops.record import Array
 from cuvil.ir.interpreter import run_function
+from cuvil.ops.record import Array
 from cuvil.passes.pipeline import PassOptions, optimise
 from cuvil.support.cache import DiskCache
 from cuvil.support.errors import ArgumentError, CuvilError, ShapeError, ToolchainError

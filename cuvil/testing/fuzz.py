@@ -1,4 +1,4 @@
-"""Checks many random programs on the C backend against the reference: ``python -m cuvil.testing.fuzz --programs 20000``.
+"""Checks random programs on the C backend against the reference: ``python -m cuvil.testing.fuzz --programs 20000``.
 
 Programs come from seeds and are compiled in batches, one library each, by child processes: a program that crashes or
 hangs ends its child only, and is then found by running the batch's programs one by one. A failing program is made
@@ -34,6 +34,7 @@ from cuvil.testing.generate import SIZES, draw_program
 from cuvil.testing.programs import Program
 from cuvil.testing.shrink import shrunk
 
+_DESCRIPTION = "Check random programs on the C backend against the reference; the summary is JSON."
 _BATCH = 25
 _BATCH_SECONDS = 900.0
 _SINGLE_SECONDS = 120.0
@@ -250,7 +251,9 @@ def summary(totals: Totals, seconds: float) -> dict[str, Any]:
         "compared_share": round(totals.checked / max(1, totals.elements), 4),
         "seconds": round(seconds, 1),
         "programs_per_minute": round(60 * totals.programs / max(seconds, 1e-9), 1),
-        "found": [{"seed": f.seed, "kind": f.failure.kind, "what": str(f.failure), "file": f.file} for f in totals.found],
+        "found": [
+            {"seed": f.seed, "kind": f.failure.kind, "what": str(f.failure), "file": f.file} for f in totals.found
+        ],
     }
 
 
@@ -259,14 +262,15 @@ def _bar(totals: Totals, count: int, started: float) -> None:
     full = width * totals.programs // max(1, count)
     rate = 60 * totals.programs / max(time.monotonic() - started, 1e-9)
     sys.stderr.write(
-        f"\r[{'#' * full}{'.' * (width - full)}] {totals.programs}/{count}, {len(totals.found)} failures, {rate:.0f}/min "
+        f"\r[{'#' * full}{'.' * (width - full)}] {totals.programs}/{count}, "
+        f"{len(totals.found)} failures, {rate:.0f}/min "
     )
     sys.stderr.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 1 when some program failed."""
-    parser = argparse.ArgumentParser(prog="python -m cuvil.testing.fuzz", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m cuvil.testing.fuzz", description=_DESCRIPTION)
     parser.add_argument("--programs", type=int, default=1000, help="how many programs (default 1000)")
     parser.add_argument("--seed", type=int, default=0, help="the first program's seed; the others follow it")
     parser.add_argument("--jobs", type=int, default=config.available_cpus(), help="processes")

@@ -30,7 +30,7 @@ from cuvil.dtypes import (
     uint64,
 )
 from cuvil.ops.builder import concrete
-from cuvil.ops.record import Aval, Chooser, Domain, Obligation, ParamValue, Shape, ScalarBody
+from cuvil.ops.record import Aval, Chooser, Domain, Obligation, ParamValue, ScalarBody, Shape
 from cuvil.ops.registry import get, records
 from cuvil.support.errors import CuvilError
 from cuvil.symbolic import Dim, evaluate, is_static, product, symbol
@@ -38,10 +38,13 @@ from cuvil.testing.bounds import Bounded, exact, run_bounded
 from cuvil.testing.programs import Input, Program, Step, from_values
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
+#: Sizes of a few programs: past a vector, a block of a contraction, a worker's share.
+LARGE_SIZES = (1, 3, 31, 64, 100, 130, 257)
 _STATIC = (1, 2, 3, 4, 5, 8)
 _DTYPES = (float32,) * 7 + (float64, float16, bfloat16, int32, int32, int64, int64, int8, uint8, bool_)
 _CASTS = (float32, float32, float64, float16, bfloat16, int32, int64, int8, int16, uint8, uint16, uint32, uint64, bool_)
 _MAX_ELEMENTS = 4096
+_MAX_ELEMENTS_LARGE = 1 << 16
 _MAX_RANK = 5
 _TRIES = 40
 
@@ -73,6 +76,7 @@ class _Draft:
 
     c: Chooser
     sizes: dict[str, int]
+    limit: int = _MAX_ELEMENTS
     inputs: list[Input] = field(default_factory=list[Input])
     steps: list[tuple[str, list[int | None], dict[str, ParamValue]]] = field(
         default_factory=list[tuple[str, list[int | None], dict[str, ParamValue]]]
@@ -119,7 +123,7 @@ class _Draft:
             avals, obligations = record.infer([None if g is None else g.aval for g in given], filled)
             if not all(holds(o, self.sizes) for o in obligations):
                 return None
-            if any(len(a.shape) > _MAX_RANK or self.size(product(a.shape)) > _MAX_ELEMENTS for a in avals):
+            if any(len(a.shape) > _MAX_RANK or self.size(product(a.shape)) > self.limit for a in avals):
                 return None
             now = {k: concrete(v, self.sizes) for k, v in filled.items()}
             results = run_bounded(record, [None if g is None else g.bounded for g in given], now)
@@ -465,7 +469,8 @@ def _matmul(d: _Draft) -> None:
     if v is None:
         return
     how = d.c.integer(0, 2)
-    shape = d.shape(v)
+    shape: Sequence[Dim] = d.shape(v)
+    inner = shape[len(shape) - 1]
     if how == 0 and len(shape) > 1:
         axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
         w = d.one("transpose", v, axes=axes)
@@ -473,13 +478,13 @@ def _matmul(d: _Draft) -> None:
             d.one("matmul", v, w)
         return
     if how == 1:
-        w = d.pick(lambda o: o.aval.dtype is d.dtype(v) and len(o.aval.shape) > 1 and o.aval.shape[-2] == shape[-1])
+        w = d.pick(lambda o: o.aval.dtype is d.dtype(v) and len(o.aval.shape) > 1 and o.aval.shape[-2] == inner)
         if w is not None:
             d.one("matmul", v, w)
             return
     batch = shape[:-2] if d.c.boolean() else ()
     columns = _dim(d)
-    w = d.add_input((*batch, shape[-1], columns), d.dtype(v), "moderate", constant=d.c.boolean())
+    w = d.add_input((*batch, inner, columns), d.dtype(v), "moderate", constant=d.c.boolean())
     out = d.one("matmul", v, w)
     if out is not None and d.c.boolean():
         bias = d.add_input((columns,), d.dtype(v), "moderate", constant=True)
@@ -582,7 +587,11 @@ def _sampled(d: _Draft) -> None:
         if o is None:
             operands.append(None)
             continue
-        found = _adapted(d, o.shape, o.dtype) if o.domain in ("any", "finite", "moderate") and d.c.integer(0, 2) == 0 else None
+        found = (
+            _adapted(d, o.shape, o.dtype)
+            if o.domain in ("any", "finite", "moderate") and d.c.integer(0, 2) == 0
+            else None
+        )
         if found is None:
             found = d.add_input(o.shape, o.dtype, o.domain, o.size, constant=d.c.integer(0, 3) == 0)
         operands.append(found)
@@ -652,7 +661,10 @@ def draw_program(c: Chooser, steps: int = 8) -> Program:
     True
     """
     names = ("B", "S", "N")[: c.integer(0, 3)]
-    d = _Draft(c, {n: c.choice(SIZES) for n in names})
+    large = c.integer(0, 9) == 9
+    d = _Draft(c, {n: c.choice(LARGE_SIZES if large else SIZES) for n in names})
+    if large:
+        d.limit = _MAX_ELEMENTS_LARGE
     unplaced = list(names)
     for _ in range(c.integer(1, 2)):
         shape: list[Dim] = []
@@ -662,7 +674,7 @@ def draw_program(c: Chooser, steps: int = 8) -> Program:
                 shape.append(symbol(name))
             else:
                 shape.append(c.choice(_STATIC))
-        if d.size(product(shape)) <= _MAX_ELEMENTS:
+        if d.size(product(shape)) <= d.limit:
             d.add_input(tuple(shape), c.choice(_DTYPES), c.choice(("moderate", "moderate", "moderate", "unit", "any")))
     placed = {n for i in d.inputs for s in i.shape for n in getattr(s, "symbols", ())}
     d.sizes = {n: s for n, s in d.sizes.items() if n in placed}
@@ -678,4 +690,4 @@ def draw_program(c: Chooser, steps: int = 8) -> Program:
     return d.finish()
 
 
-__all__ = ["SIZES", "draw_program", "holds"]
+__all__ = ["LARGE_SIZES", "SIZES", "draw_program", "holds"]

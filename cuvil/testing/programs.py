@@ -222,7 +222,7 @@ class _Source:
             results = [f"v{len(values) + k}" for k in range(_results(step))]
             operands = ["None" if o is None else values[o] for o in step.operands]
             params = [f"{k}={self.param(v)}" for k, v in step.params.items()]
-            body.append(f'{", ".join(results)} = apply({", ".join([repr(step.op), *operands, *params])})')
+            body.append(f"{', '.join(results)} = apply({', '.join([repr(step.op), *operands, *params])})")
             values += results
         body.append(f"return {', '.join(values[o] for o in p.outputs)}")
         constants = [f"{n} = {self.array(i)}" for n, i in zip(names, p.inputs, strict=True) if i.constant]
@@ -281,7 +281,9 @@ class _Source:
         return f'sample_array("{i.dtype.name}", {shape}, "{i.domain}", seed={i.seed}{size})'
 
 
-def from_values(inputs: Sequence[Input], steps: Sequence[Step], outputs: Sequence[int], sizes: Mapping[str, int]) -> Program:
+def from_values(
+    inputs: Sequence[Input], steps: Sequence[Step], outputs: Sequence[int], sizes: Mapping[str, int]
+) -> Program:
     """A program without what its outputs do not need."""
     return Program(tuple(inputs), tuple(steps), tuple(outputs), dict(sizes)).pruned()
 

@@ -77,8 +77,8 @@ def arrays(
         size: bounds indices of the domain ``"index"``.
     """
     chosen = draw(dtypes()) if dt is None else draw(dt) if isinstance(dt, st.SearchStrategy) else dtype(dt)
-    where = shapes(max_rank=3, max_size=6) if shape is None else shape
-    extents = tuple(draw(where) if isinstance(where, st.SearchStrategy) else where)
+    where: Any = shapes(max_rank=3, max_size=6) if shape is None else shape
+    extents: tuple[int, ...] = tuple(draw(where) if isinstance(where, st.SearchStrategy) else where)
     seed = draw(st.integers(0, 2**16))
     array = draw_array(np.random.default_rng(seed), OperandSample(extents, chosen, domain, size))
     if domain == "any" and array.size:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cuvil.ops.registry import get, records
 from cuvil.support.errors import CuvilError
-from cuvil.testing import HypothesisChooser, disagreement, draw_program, RandomChooser
+from cuvil.testing import HypothesisChooser, RandomChooser, disagreement, draw_program
 from cuvil.testing.arrays import draw_array
 from cuvil.testing.bounds import Bounded, exact, run_bounded, wide
 from cuvil.testing.compare import run_function_bounded

@@ -19,7 +19,16 @@ from cuvil.passes.cleanup import eliminate_common_subexpressions, eliminate_dead
 from cuvil.passes.engine import Case, rule
 from cuvil.support.errors import ArgumentError
 from cuvil.symbolic import Scope
-from cuvil.testing import Mismatch, RandomChooser, apply, check_backend, check_pass, check_rule, check_transform, draw_program
+from cuvil.testing import (
+    Mismatch,
+    RandomChooser,
+    apply,
+    check_backend,
+    check_pass,
+    check_rule,
+    check_transform,
+    draw_program,
+)
 
 Run = Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]
 X = np.float32([[0.5, -1.0, 2.0], [3.0, 0.0, -0.5]])

@@ -26,8 +26,8 @@ from cuvil.ir.attributes import (
     format_params,
     params_attr,
     parse_aval,
-    parse_dtype,
     parse_defined_operand,
+    parse_dtype,
     parse_params,
     scan_balanced,
 )

@@ -13,7 +13,6 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from cuvil.ir.dialect import context
 from cuvil.support.errors import CuvilError, IRError
 
-
 #: A line whose strings end and escape only what MLIR's strings escape.
 _STRINGS = re.compile(r'(?:[^"]|"(?:[^"\\]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*")*')
 

@@ -34,7 +34,15 @@ def matmul_of_an_empty_batch() -> Case:
     return program, [np.ones((2, 0, 1, 1), np.float32), np.ones((2, 0, 1, 1), np.float32)]
 
 
-CASES = [bools_have_extremes, take_from_a_constant_of_one_element, matmul_of_an_empty_batch]
+def conv_of_no_channels() -> Case:
+    def program(x: Any, w: Any, bias: Any) -> Any:
+        none = {"strides": (2,), "padding": ((1, 1),), "dilation": (2,), "input_dilation": (1,), "groups": 1}
+        return apply("conv", x, w, bias, **none), apply("conv", x, np.ones((3, 0, 2), np.float32), bias, **none)
+
+    return program, [np.ones((4, 0, 3), np.float32), np.ones((3, 0, 2), np.float32), np.float32([1, 2, 3])]
+
+
+CASES = [bools_have_extremes, take_from_a_constant_of_one_element, matmul_of_an_empty_batch, conv_of_no_channels]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.__name__ for c in CASES])

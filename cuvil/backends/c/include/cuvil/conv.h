@@ -331,14 +331,16 @@ CV_FUNC int64_t CVC_(_packed_group_bytes)(const cv_conv_shape *s) {
 CV_FUNC int64_t CVC_(_packed_w_bytes)(const cv_conv_shape *s) { return s->groups * CVC_(_packed_group_bytes)(s); }
 
 CV_FUNC CVC_(_geometry) CVC_(_geometry_of)(const cv_conv_shape *s, const void *env, const void *x, const void *w) {
-    return (CVC_(_geometry)){s, env, x, w, s->channels / s->groups, s->out_channels / s->groups, 0};
+    /* At least one channel, since positions are divided by it, be the contraction of no elements at all. */
+    int64_t channels = cvg_max(s->channels / s->groups, 1);
+    return (CVC_(_geometry)){s, env, x, w, channels, s->out_channels / s->groups, 0};
 }
 
 /* Packs contiguous weights of shape (out_channels, channels / groups, *kernel) into _packed_w_bytes(s) bytes. */
 CV_FUNC void CVC_(_pack_w)(cv_ctx *ctx, const cv_conv_shape *s, void *to, const void *w) {
     if (s->groups < 1) return;
     CVC_(_geometry) g = CVC_(_geometry_of)(s, 0, 0, w);
-    int64_t k = g.channels * CVC_TAPS(s), bytes = CVC_(_packed_group_bytes)(s);
+    int64_t k = s->channels / s->groups * CVC_TAPS(s), bytes = CVC_(_packed_group_bytes)(s);
     for (int64_t i = 0; i < s->groups; i++, g.w += g.out_channels * k) {
 #ifdef CV_CONV_FEW_PIXELS
         CVG_PASTE(CVC_(_product), _pack_b)(ctx, &g, (char *)to + i * bytes, (cv_matrix){0}, k, g.out_channels);
@@ -363,7 +365,7 @@ CV_FUNC void CVC_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *shape
     }
     CVC_(_geometry) g = CVC_(_geometry_of)(&s, env, x, 0);
     g.pointwise = pointwise;
-    int64_t k = g.channels * CVC_TAPS(&s);
+    int64_t k = s.channels / s.groups * CVC_TAPS(&s);
     cv_matrix weights = {packed_w, 0, 0, CVC_(_packed_group_bytes)(&s) / (int64_t)sizeof(CVC_T), 1}, patches = {0};
 #ifdef CV_CONV_FEW_PIXELS
     CVG_PASTE(CVC_(_product), _run)(ctx, &g, s.batch * s.groups, CVC_PIXELS(&s), g.out_channels, k, patches, weights);

@@ -342,7 +342,7 @@ def test_a_mistake_of_the_user_is_raised_as_it_is() -> None:
 
     f = cuvil.jit(fn)
     for n in (3, 4, 5):
-        with pytest.raises(RuntimeError, match="^mine$"):
+        with pytest.raises(RuntimeError, match=r"^mine$"):
             f(f32(n))
     assert f.variants() == []
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -208,27 +208,27 @@ class Fuzzer:
     # --------------------------------------------------------------------------------------- failures
     def _report(self, seed: int, failure: Failure) -> None:
         program = fuzz_program(seed, self.steps)
+        configurations = CONFIGURATIONS if failure.kind == "crash" else (failure.configuration,)
+        if failure.sizes:
+            # What is written down runs at one set of sizes: those that fail.
+            program = replace(program, sizes=dict(failure.sizes))
         if self.shrink:
             deadline = time.monotonic() + _SHRINK_SECONDS
-            configurations = CONFIGURATIONS if failure.kind == "crash" else (failure.configuration,)
             program = shrunk(
-                program,
-                lambda p: time.monotonic() < deadline and self._problem(p, seed, configurations) is not None,
+                program, lambda p: time.monotonic() < deadline and self._problem(p, configurations) is not None
             )
-            failure = self._problem(program, seed, configurations) or failure
+            failure = self._problem(program, configurations) or failure
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"program_{seed}.py"
         path.write_text(program.source(f"Seed {seed}. {failure}".replace('"""', "'''").replace("\\", "\\\\")))
         self.totals.found.append(Found(seed, failure, str(path)))
 
-    def _problem(self, program: Program, seed: int, configurations: Sequence[Configuration]) -> Failure | None:
+    def _problem(self, program: Program, configurations: Sequence[Configuration]) -> Failure | None:
         """In a child of its own, since it may crash."""
 
         def check(connection: Connection) -> None:
             scratch = Path(tempfile.mkdtemp(dir=self._scratch))
-            (result,) = check_programs(
-                [program], further_sizes(seed), configurations, c_compiler(DiskCache(scratch), self.extra_flags)
-            )
+            (result,) = check_programs([program], (), configurations, c_compiler(DiskCache(scratch), self.extra_flags))
             connection.send(result.failures[:1])
 
         out = self._children.call(check, _SINGLE_SECONDS)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -13,6 +16,7 @@ from xdsl.dialects.func import FuncOp
 
 from cuvil.backends.base import Runnable
 from cuvil.backends.c.backend import compile_kernels, runtime_path
+from cuvil.backends.c.toolchain import compile_shared
 from cuvil.backends.null.backend import NullProgram
 from cuvil.backends.reference.backend import ReferenceProgram
 from cuvil.frontend.program import TracedProgram
@@ -23,10 +27,11 @@ from cuvil.ops.record import Array
 from cuvil.passes.engine import Rule
 from cuvil.passes.lowering.program import lower_program
 from cuvil.passes.pipeline import PassOptions, PassRecord, fuse_stage, optimise
+from cuvil.runtime import dispatch
 from cuvil.runtime.executable import Executable
 from cuvil.runtime.library import RuntimeLibrary
-from cuvil.support.config import num_threads
-from cuvil.support.errors import ArgumentError
+from cuvil.support import config
+from cuvil.support.errors import ArgumentError, BackendError, ToolchainError
 
 log = logging.getLogger("cuvil.compiler")
 
@@ -80,6 +85,11 @@ class Compiled:
         """Call the program on concrete arrays."""
         return self.runnable.run(inputs, env)
 
+    @property
+    def native(self) -> Executable | None:
+        """The executable whose calls need no ctypes, or None where there is none."""
+        return self.runnable if isinstance(self.runnable, Executable) and self.runnable.native is not None else None
+
     def as_text(self, stage: str) -> str:
         """One stage as text.
 
@@ -94,7 +104,51 @@ class Compiled:
 @lru_cache(maxsize=1)
 def runtime_library() -> RuntimeLibrary:
     """The process's runtime library with its pool of ``CUVIL_NUM_THREADS`` threads."""
-    return RuntimeLibrary(runtime_path(), num_threads())
+    return RuntimeLibrary(runtime_path(), config.num_threads())
+
+
+_DISPATCHERS: dict[tuple[str | None, int], Future[dispatch.DispatchModule | None]] = {}
+_DISPATCHERS_LOCK = threading.Lock()
+
+
+def start_dispatcher() -> Future[dispatch.DispatchModule | None]:
+    """The dispatcher that ``CUVIL_DISPATCH`` asks for, None for ctypes; it is built while the caller goes on.
+
+    Its result raises BackendError or ToolchainError where the native one is asked for and cannot be had.
+    """
+    choice = config.dispatch()
+    with _DISPATCHERS_LOCK:
+        key = (choice, os.getpid())  # a forked child has not the thread that was to fulfil its parent's promise
+        known = _DISPATCHERS.get(key)
+        if known is None or (known.done() and known.exception() is not None):  # what failed may have been mended
+            pool = ThreadPoolExecutor(1, thread_name_prefix="cuvil-dispatch")
+            _DISPATCHERS[key] = pool.submit(_dispatcher, choice)
+            pool.shutdown(wait=False)
+        return _DISPATCHERS[key]
+
+
+def _dispatcher(choice: str | None) -> dispatch.DispatchModule | None:
+    if choice == "ctypes":
+        log.info("calls go through ctypes: CUVIL_DISPATCH says so")
+        return None
+    try:
+        obstacle = dispatch.obstacle()
+        if obstacle is not None:
+            raise BackendError(f"the native dispatcher cannot be used: {obstacle}")
+        path = compile_shared(
+            {f"{dispatch.NAME}.c": dispatch.source()},
+            name=dispatch.NAME,
+            extra_flags=dispatch.compile_flags(),
+            extension=True,
+        )
+        module = dispatch.load_dispatch(path)
+    except (BackendError, ToolchainError) as error:
+        if choice == "native":
+            raise
+        log.info("calls go through ctypes: %s", error)
+        return None
+    log.info("calls go through the native dispatcher %s", path)
+    return module
 
 
 def _constant_text(text: str) -> Callable[[], str]:
@@ -114,6 +168,7 @@ def compile_program(program: TracedProgram, options: CompileOptions, *, keep_tex
         if options.validate:
             verify_stage(module, stage)
 
+    dispatcher = start_dispatcher() if options.backend == "c" else None
     verify("tensor")
     if keep:
         stages["tensor"] = _constant_text(format_module(program.module))
@@ -139,4 +194,5 @@ def compile_program(program: TracedProgram, options: CompileOptions, *, keep_tex
         return Compiled(program, NullProgram(program.outputs), stages, records)
     native = compile_kernels(lowered, program.name)
     stages["source"] = lambda: "\n".join(f"/* ---- {name} ---- */\n{text}" for name, text in native.sources.items())
-    return Compiled(program, Executable(native, runtime_library()), stages, records)
+    executable = Executable(native, runtime_library(), None if dispatcher is None else dispatcher.result())
+    return Compiled(program, executable, stages, records)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer, current_trace
 from cuvil.ops.record import Array, Aval, Shape
 from cuvil.passes.engine import Rule
+from cuvil.runtime.dispatch import Calls, ResultForm
 from cuvil.support.config import dump_stages
 from cuvil.support.dump import write_stages
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, DTypeError, ShapeError, TracingError
@@ -113,6 +114,17 @@ class _Signature:
     key: Hashable = field(default=None)
 
 
+def _result_form(tree: TreeDef) -> ResultForm:
+    if tree.kind is None:
+        return None
+    if all(child.kind is None for child in tree.children):
+        if tree.kind is tuple or tree.kind is list:
+            return tree.kind
+        if tree.kind is dict and all(type(key) is str for key in cast(tuple[Any, ...], tree.aux)):
+            return cast(tuple[str, ...], tree.aux)
+    return tree.unflatten
+
+
 class Lowered:
     """A function traced and compiled for some arguments, to look at: ``as_text(stage)``."""
 
@@ -157,10 +169,15 @@ class Jitted:
         self._seen: dict[_Family, list[tuple[tuple[int, ...], ...]]] = {}
         self._concrete: dict[_Family, set[tuple[int, int]]] = {}  # axes whose sizes the function's Python code needs
         self._exact: OrderedDict[Hashable, tuple[Variant, dict[str, int]]] = OrderedDict()
+        self._calls: Calls | None = None  # the short way of calls seen before, where compiled code offers one
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------------------------------- calls
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._calls is not None:
+            result = self._calls.run(args, kwargs)
+            if result is not NotImplemented:
+                return result
         found = self._read(args, kwargs)
         if found is None:
             return self.fn(*args, **kwargs)  # inside another trace: inlined
@@ -169,7 +186,21 @@ class Jitted:
             hit = self._select(found)
         variant, env = hit
         variant.hits += 1
+        if variant.compiled.native is not None and not self.static_argnames:
+            self._shorten(args, kwargs, found.arrays, variant, env)
         return variant.out_tree.unflatten(variant.compiled.run(found.arrays, env))
+
+    def _shorten(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Array], variant: Variant, env: dict[str, int]
+    ) -> None:
+        """Let the dispatcher answer calls like this one from now on."""
+        executable = variant.compiled.native
+        assert executable is not None and executable.native is not None and executable.dispatch is not None
+        with self._lock:
+            if self._calls is None:
+                self._calls = executable.dispatch.Calls(_EXACT_CALLS)
+        plan = executable.native_plan(env)
+        self._calls.add(args, kwargs, inputs, executable.native, plan, _result_form(variant.out_tree), variant)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:

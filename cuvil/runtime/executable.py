@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -14,22 +15,35 @@ import numpy as np
 from cuvil.ir.binary import NativeProgram, Slot
 from cuvil.ops.record import Array
 from cuvil.runtime.arena import ALIGNMENT, place_slots
-from cuvil.runtime.library import Context, RuntimeLibrary, load_library
+from cuvil.runtime.dispatch import DispatchModule, DispatchProgram, NativePlan
+from cuvil.runtime.library import Context, RuntimeLibrary, load_library, raise_native_error
 from cuvil.symbolic import evaluate
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)  # (context, buffers, dims)
 _PLANS = 256  # shapes whose arena layout and output shapes are remembered
+# To let go of the GIL and take it again costs about 0.1 µs alone, and a wait for the other thread's turn (5 ms where it
+# computes) when there is one. Calls that touch less than this, and end in about a microsecond, keep it.
+_QUICK_BYTES = 16 << 10
+_BYTES_PER_CALL = 256  # what the call of a kernel costs, as bytes
 
 
 class _Plan:
     """What one set of symbol values fixes: arena layout and output shapes."""
 
-    __slots__ = ("offsets", "outputs", "symbols", "total")
+    __slots__ = ("native", "offsets", "outputs", "quick", "symbols", "total")
 
-    def __init__(self, program: NativeProgram, slots: Sequence[Slot], env: Mapping[str, int]) -> None:
+    def __init__(
+        self, program: NativeProgram, slots: Sequence[Slot], env: Mapping[str, int], constant_bytes: int
+    ) -> None:
         self.symbols = (ctypes.c_int64 * max(1, len(program.symbols)))(*(env[s] for s in program.symbols))
         self.offsets, self.total = place_slots([(evaluate(s.size, env), s.first, s.last) for s in slots])
         self.outputs = [tuple(evaluate(d, env) for d in a.shape) for a in program.outputs]
+        touched = sum(
+            math.prod(evaluate(d, env) for d in a.shape) * a.dtype.itemsize for a in (*program.inputs, *program.outputs)
+        )
+        touched += self.total + constant_bytes
+        self.quick = touched + _BYTES_PER_CALL * len(program.calls) < _QUICK_BYTES
+        self.native: NativePlan | None = None
 
 
 class _Workspace:
@@ -58,7 +72,8 @@ def _behaved(array: Array) -> Array:
 class Executable:
     """A compiled program, ready to call from any thread."""
 
-    def __init__(self, program: NativeProgram, runtime: RuntimeLibrary) -> None:
+    def __init__(self, program: NativeProgram, runtime: RuntimeLibrary, dispatch: DispatchModule | None = None) -> None:
+        """Load the program; its calls go through ``dispatch``, or through ctypes where that is None."""
         self.program = program
         self._runtime = runtime
         self._main = getattr(load_library(program.library), program.entry)
@@ -69,12 +84,15 @@ class Executable:
             addresses.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
         self._kernels = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._constants: list[Array] = [np.ascontiguousarray(c.array) for c in program.constants]
+        self._constant_bytes = sum(a.nbytes for a in self._constants)
         self._packed = self._pack()
         self._konst = (ctypes.c_void_p * max(1, len(self._constants)))(*(a.ctypes.data for a in self._constants))
         self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
         self._spare: list[_Workspace] = []
         self._lock = threading.Lock()
         self._dtypes = [a.dtype.numpy for a in program.inputs]
+        self.dispatch = dispatch
+        self.native = None if dispatch is None else self._native_program(dispatch)
 
     def _pack(self) -> Any:
         self._packed_arrays: list[Array] = []
@@ -99,12 +117,30 @@ class Executable:
                 self._constants[p.constant] = np.empty(0, np.uint8)
         return (ctypes.c_void_p * max(1, len(self._packed_arrays)))(*(a.ctypes.data for a in self._packed_arrays))
 
+    def _native_program(self, dispatch: DispatchModule) -> DispatchProgram:
+        library = self._runtime.library
+        names = ("cv_ctx_create", "cv_ctx_destroy", "cv_ctx_error", "cv_ctx_reset")
+        return dispatch.Program(
+            ctypes.cast(self._main, ctypes.c_void_p).value or 0,
+            ctypes.addressof(self._kernels),
+            ctypes.addressof(self._konst),
+            ctypes.addressof(self._packed),
+            (self._runtime.pool.value, *(ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names)),
+            (len(self.program.inputs), len(self.program.slots), len(self.program.symbols)),
+            tuple((a.dtype.numpy, len(a.shape)) for a in self.program.outputs),
+            raise_native_error,
+            (self._runtime, self._kernels, self._konst, self._packed, self._constants, self._packed_arrays),
+        )
+
     def plan(self, env: Mapping[str, int]) -> _Plan:
         """The arena layout and output shapes for symbol values, remembered."""
         key = tuple(env[s] for s in self.program.symbols)
         found = self._plans.get(key)
         if found is None:
-            found = _Plan(self.program, self.program.slots, env)
+            found = _Plan(self.program, self.program.slots, env, self._constant_bytes)
+            if self.native is not None:
+                extents = [n for shape in found.outputs for n in shape]
+                found.native = self.native.plan(key, found.offsets, found.total, extents, not found.quick)
             with self._lock:
                 self._plans[key] = found
                 if len(self._plans) > _PLANS:
@@ -124,7 +160,15 @@ class Executable:
             IndexOutOfBoundsError: an index array pointed outside of its axis.
             MemoryError: no memory for a temporary.
         """
+        if self.native is not None:
+            return self.native.run(inputs, self.native_plan(env))
         return self._call(inputs, env, self._kernels)
+
+    def native_plan(self, env: Mapping[str, int]) -> NativePlan:
+        """The plan for ``native``, which must not be None."""
+        plan = self.plan(env).native
+        assert plan is not None
+        return plan
 
     def time_calls(self, inputs: Sequence[Array], env: Mapping[str, int]) -> list[tuple[str, float]]:
         """Call the program and return the name and seconds of each kernel call, in order.

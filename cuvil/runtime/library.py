@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cuvil.support.errors import BackendError, IndexOutOfBoundsError
 
@@ -25,6 +25,17 @@ def load_library(path: Path) -> Any:
         raise BackendError(f"cannot load the compiled code {path}: {error}") from error
 
 
+def raise_native_error(code: int, a: int, b: int) -> NoReturn:
+    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``."""
+    if code == _EINDEX:
+        raise IndexOutOfBoundsError(
+            f"index {a} is out of bounds for an axis of size {b}; pass mode='clip', 'wrap' or 'fill' to accept it"
+        )
+    if code == _ENOMEM:
+        raise MemoryError(f"no memory for {a} bytes of scratch space")
+    raise BackendError(f"a kernel reported error {code} ({a}, {b})")
+
+
 class Context:
     """A runtime context: scratch memory and the error flag of one call at a time."""
 
@@ -42,15 +53,8 @@ class Context:
         code = self._library.cv_ctx_error(self.pointer, self._details)
         if code == 0:
             return
-        a, b = int(self._details[0]), int(self._details[1])
         self._library.cv_ctx_reset(self.pointer)
-        if code == _EINDEX:
-            raise IndexOutOfBoundsError(
-                f"index {a} is out of bounds for an axis of size {b}; pass mode='clip', 'wrap' or 'fill' to accept it"
-            )
-        if code == _ENOMEM:
-            raise MemoryError(f"no memory for {a} bytes of scratch space")
-        raise BackendError(f"a kernel reported error {code} ({a}, {b})")
+        raise_native_error(code, int(self._details[0]), int(self._details[1]))
 
     def __del__(self) -> None:
         pointer, self.pointer = getattr(self, "pointer", None), None

@@ -16,6 +16,7 @@ from cuvil.support.errors import ArgumentError
 
 MAX_THREADS = 1024
 DUMP_STAGES = ("tensor", "fused", "kernel", "source")
+DISPATCHES = ("native", "ctypes")
 LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _DEFAULT_CACHE_BYTES = 2 << 30
@@ -39,6 +40,11 @@ VARIABLES = (
     Variable("CUVIL_CACHE_DIR", "$XDG_CACHE_HOME/cuvil or ~/.cache/cuvil", "Folder of the compile cache."),
     Variable("CUVIL_CACHE_SIZE", "2G", "Size above which the least recently used cache entries are removed."),
     Variable("CUVIL_COMPILE_TIMEOUT", "300", "Seconds after which one run of the C compiler is stopped."),
+    Variable(
+        "CUVIL_DISPATCH",
+        "native where it can be built, else ctypes",
+        "Way from a Python call to compiled code: native (an extension module, built once per Python) or ctypes.",
+    ),
     Variable("CUVIL_DUMP", "nothing", f"Stages to write out, separated by commas: {', '.join(DUMP_STAGES)} or all."),
     Variable("CUVIL_DUMP_DIR", "standard error", "Folder that CUVIL_DUMP writes to, one file a program and stage."),
     Variable("CUVIL_LOG", "warning", f"Least level of messages on standard error: {', '.join(LOG_LEVELS)}."),
@@ -196,6 +202,16 @@ def compile_timeout() -> float:
     if not 0 < seconds < math.inf:
         raise ArgumentError(f"CUVIL_COMPILE_TIMEOUT is {text!r}; expected a number of seconds above 0, such as 300.")
     return seconds
+
+
+def dispatch() -> str | None:
+    """The way from a Python call to compiled code that CUVIL_DISPATCH asks for; None where cuvil may choose."""
+    text = _value("CUVIL_DISPATCH")
+    if text is not None and text not in DISPATCHES:
+        raise ArgumentError(
+            f"CUVIL_DISPATCH is {text!r}; expected one of {', '.join(DISPATCHES)}. Unset it to let cuvil choose."
+        )
+    return text
 
 
 def dump_stages() -> frozenset[str]:

@@ -89,11 +89,18 @@ class Toolchain:
         include_dirs: Sequence[Path] = (),
         extra_flags: Sequence[str] = (),
         libraries: Sequence[str] = (),
+        extension: bool = False,
     ) -> tuple[str, ...]:
-        """The command line that makes the shared library `output` from the C files."""
+        """The command line that makes the shared library `output` from the C files.
+
+        Symbols of an `extension` module may stay undefined: those of the interpreter that loads it.
+        """
         includes = [f"-I{folder.absolute()}" for folder in include_dirs]
         # An undefined symbol should fail here, with a name and a file, and not when the library is loaded.
-        link = ["-Wl,-z,defs"] if sys.platform.startswith("linux") else []
+        if sys.platform.startswith("linux"):
+            link = [] if extension else ["-Wl,-z,defs"]
+        else:
+            link = ["-undefined", "dynamic_lookup"] if extension and sys.platform == "darwin" else []
         return (*self.command, *self.flags, *extra_flags, *includes, *files, "-o", output, *link, *libraries, "-lm")
 
 
@@ -131,6 +138,7 @@ def compile_shared(
     include_dirs: Sequence[Path] = (),
     extra_flags: Sequence[str] = (),
     libraries: Sequence[str] = (),
+    extension: bool = False,
     toolchain: Toolchain | None = None,
     cache: DiskCache | None = None,
 ) -> Path:
@@ -144,7 +152,9 @@ def compile_shared(
         ToolchainError: no C compiler, or it failed or ran out of time; the message says where the sources are.
         CacheError: neither the cache nor the temporary folder can be used.
     """
-    job = _Job(name, tuple(sorted(sources.items())), tuple(include_dirs), tuple(extra_flags), tuple(libraries))
+    job = _Job(
+        name, tuple(sorted(sources.items())), tuple(include_dirs), tuple(extra_flags), tuple(libraries), extension
+    )
     return _compile(job, toolchain or find_toolchain(), cache or shared_cache(), _fingerprint(job.include_dirs))
 
 
@@ -195,13 +205,14 @@ class _Job:
     include_dirs: tuple[Path, ...]
     extra_flags: tuple[str, ...]
     libraries: tuple[str, ...]
+    extension: bool = False  # a Python extension module, which may lack the interpreter's symbols
 
     @property
     def output(self) -> str:
         return f"{identifier(self.name)}.so"
 
     def key(self, toolchain: Toolchain, headers: str) -> str:
-        flags = [*toolchain.flags, "|", *self.extra_flags, "|", *self.libraries]
+        flags = [*toolchain.flags, "|", *self.extra_flags, "|", *self.libraries, f"|{self.extension}"]
         texts = [part for pair in self.sources for part in pair]
         identity = [*toolchain.command, "|", toolchain.kind, toolchain.version, toolchain.cpu]
         return f"{identifier(self.name)}-{content_key(*identity, *flags, headers, *texts)}"
@@ -271,6 +282,7 @@ def _compile(job: _Job, toolchain: Toolchain, cache: DiskCache, headers: str) ->
         include_dirs=job.include_dirs,
         extra_flags=job.extra_flags,
         libraries=job.libraries,
+        extension=job.extension,
     )
 
     def build(folder: Path) -> None:

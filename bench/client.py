@@ -6,9 +6,12 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import IO, Any
 
+#: The longest that a command may take; compilations of large models by the slowest peer are well below.
+ANSWER_SECONDS = 900.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -64,14 +67,20 @@ class Worker:
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._signal(signal.SIGCONT)
+        timer = threading.Timer(ANSWER_SECONDS, self._process.kill)
+        timer.start()
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            timer.cancel()
         if not line:
-            raise WorkerError(f"the process ended with status {self._process.wait()}")
+            raise WorkerError(
+                f"the process ended with status {self._process.wait()} (it is killed after {ANSWER_SECONDS:g} s)"
+            )
         self._signal(signal.SIGSTOP)
         answer = json.loads(line)
         if "error" in answer:
@@ -81,6 +90,11 @@ class Worker:
     def _signal(self, number: signal.Signals) -> None:
         if self._process.poll() is None:
             self._process.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
 
     def alive(self) -> bool:
         """Whether the process runs (or is paused)."""

@@ -106,6 +106,7 @@ class Harness:
         return worker
 
     def _open(self, name: str) -> None:
+        """Start a system's worker, or note why there is none."""
         peer = SYSTEMS[name].peer
         python = self.peers_python if peer else self._python
         if peer and not python.exists():
@@ -147,6 +148,8 @@ class Harness:
                 do="reference", workload=workload.name, folder=str(folder), outputs=str(folder / "reference")
             )
         except WorkerError as problem:
+            if not self.workers[source].alive():
+                self._open(source)
             message = f"no reference by {source}: {problem}"
             return Outcome(workload.name, {n: Measurement(n, "failed", message) for n in self.workers}, source)
         reference = load_tree(folder / "reference")
@@ -220,18 +223,28 @@ class Harness:
     def _time(self, outcome: Outcome, plan: Plan, progress: Progress) -> None:
         names = [n for n, m in outcome.measurements.items() if m.status == "measured"]
         counts: dict[str, int] = {}
-        for name in names:
-            seconds = self.workers[name].ask(do="time", iterations=3, warm=2)["seconds"]
-            counts[name] = min(max(round(plan.slot / min(seconds)), 2), 1000)
+        for name in list(names):
+            seconds = self._turn(outcome.measurements[name], names, iterations=3, warm=2)
+            counts[name] = min(max(round(plan.slot / min(seconds)), 2), 1000) if seconds else 0
         for number in range(plan.rounds):
             progress(f"round {number + 1} of {plan.rounds}")
             shift = number % max(1, len(names))
             for name in names[shift:] + names[:shift]:
-                n = counts[name]
                 if name == "cuvil":
                     # Just before cuvil's turn: the machine's speed drifts, and the two are compared within the round.
                     ceiling = self.ceiling.ask(do="ceiling", bytes=outcome.traffic, seconds=plan.slot / 5)
                     outcome.ceilings.append(ceiling)
+                n = counts[name]
                 # The caches hold what the system before left there: a part of the turn brings ours back.
-                seconds = self.workers[name].ask(do="time", iterations=n, warm=1 + n // 8)["seconds"]
-                outcome.measurements[name].rounds.append(spread(seconds).median)
+                seconds = self._turn(outcome.measurements[name], names, iterations=n, warm=1 + n // 8)
+                if seconds:
+                    outcome.measurements[name].rounds.append(spread(seconds).median)
+
+    def _turn(self, m: Measurement, names: list[str], *, iterations: int, warm: int) -> list[float]:
+        """Seconds of a system's calls; a system that fails leaves ``names`` and has no figure."""
+        try:
+            return self.workers[m.system].ask(do="time", iterations=iterations, warm=warm)["seconds"]
+        except WorkerError as problem:
+            names.remove(m.system)
+            m.status, m.message, m.rounds = "failed", str(problem), []
+            return []

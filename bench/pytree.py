@@ -35,7 +35,7 @@ def save_tree(tree: Tree, folder: Path) -> None:
 
     def write(leaf: Any) -> str:
         names.append(f"{len(names):05d}.npy")
-        np.save(folder / names[-1], np.ascontiguousarray(leaf), allow_pickle=False)
+        np.save(folder / names[-1], np.asarray(leaf, order="C"), allow_pickle=False)
         return names[-1]
 
     structure = map_tree(write, tree)

@@ -19,7 +19,7 @@ def _check(slots: list[tuple[int, int, int]]) -> None:
     offsets, total = place_slots(slots)
     assert len(offsets) == len(slots)
     for k, (size, first, last) in enumerate(slots):
-        assert offsets[k] % ALIGNMENT == 0 and 0 <= offsets[k] and offsets[k] + size <= total
+        assert offsets[k] % ALIGNMENT == 0 and offsets[k] >= 0 and offsets[k] + size <= total
         for j in range(k):
             s, f, e = slots[j]
             alive_together = not (last < f or e < first)

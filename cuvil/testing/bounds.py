@@ -377,11 +377,12 @@ def _order(
     x, axis = xs[0], params["axis"]
     widest = np.max(x.error, axis=axis, keepdims=True, initial=0.0)
     doubt = np.where(_row_doubt(x, axis), np.inf, 0.0)
-    if record.name == "sort":
-        return [np.broadcast_to(widest, values[0].shape)]
     if record.name == "argsort":
         return [np.broadcast_to(doubt, values[0].shape)]
-    return [np.broadcast_to(widest, values[0].shape), np.broadcast_to(doubt, values[1].shape)]
+    dt = dtype(values[0].dtype)
+    either = np.where(wide(values[0]) == 0, _smallest(dt), 0.0) if dt.is_float else 0.0  # zeros are equal
+    widest = np.broadcast_to(widest, values[0].shape) + either
+    return [widest] if record.name == "sort" else [widest, np.broadcast_to(doubt, values[1].shape)]
 
 
 def _searched(

@@ -49,8 +49,8 @@ def run_function_bounded(func: FuncOp, inputs: Sequence[Array], env: Mapping[str
 def disagreement(got: Any, want: Bounded) -> str | None:
     """What is wrong with an array, in a sentence, or None.
 
-    Dtype and shape must be those of the reference. Elements without error must be equal, NaN to NaN; others may
-    differ by twice their bound; those of which nothing is known are left out.
+    Dtype and shape must be those of the reference. Elements without error must be equal, NaN to NaN and zeros in
+    their sign too; others may differ by twice their bound; those of which nothing is known are left out.
 
     >>> disagreement(np.float32([1, 2]), exact(np.float32([1, 3])))
     'element (1,) is 2.0, expected 3.0; 1 of 2 elements differ'
@@ -63,7 +63,9 @@ def disagreement(got: Any, want: Bounded) -> str | None:
     if dtype(array.dtype).is_float:
         a, b = wide(array), wide(want.value)
         with np.errstate(invalid="ignore"):
-            good = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= _FACTOR * want.error)
+            same = (a == b) & ((np.signbit(a) == np.signbit(b)) | (b != 0))
+            near = (np.abs(a - b) <= _FACTOR * want.error) & (want.error > 0)
+            good = same | (np.isnan(a) & np.isnan(b)) | near
     else:
         good = array == want.value
     bad = ~good & want.known

@@ -89,6 +89,12 @@ def test_an_error_of_a_few_units_passes_and_one_of_many_does_not() -> None:
         check_backend(normalised, X, backend=sloppy_backend(2.0**-16))
 
 
+def test_zeros_are_compared_with_their_sign() -> None:
+    check_backend(lambda x: apply("multiply", x, x), np.float32([0.0, -0.0]))
+    with pytest.raises(Mismatch, match=r"is 0.0, expected -0.0"):
+        check_backend(lambda x: apply("negative", x), np.float32([0.0]), backend=faulty_backend("negative", "abs"))
+
+
 def test_a_wrong_shape_and_dtype_are_found() -> None:
     def wrong(change: Callable[[Any], Any]) -> Callable[[TracedProgram], Run]:
         return lambda program: lambda inputs, sizes: [change(o) for o in run_function(program.func, inputs, sizes)]

@@ -9,6 +9,7 @@ from hypothesis import find, given, settings
 from cuvil.dtypes import float32
 from cuvil.ir.interpreter import run_function
 from cuvil.ir.text import format_module, parse_module
+from cuvil.jit import jit
 from cuvil.symbolic import symbol
 from cuvil.testing import Input, Program, RandomChooser, Step, draw_program, programs
 from cuvil.testing.shrink import shrunk
@@ -27,6 +28,16 @@ def test_programs_run_on_arrays_and_as_tensor_ir(program: Program) -> None:
             got = run_function(traced.func, inputs, dict(program.sizes))
             for g, d in zip(got, direct, strict=True):
                 np.testing.assert_array_equal(np.asarray(g), d)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_programs_can_be_jitted(seed: int) -> None:
+    program = draw_program(RandomChooser(seed))
+    inputs = program.draw()
+    with np.errstate(all="ignore"):
+        got = jit(program.function(), backend="reference", optimise=False)(*inputs)
+        for a, b in zip(got, program.function()(*inputs), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -19,6 +21,8 @@ from bench.pytree import load_tree, save_tree
 from bench.systems.base import Session, System
 from bench.systems.registry import SYSTEMS
 from bench.workloads import WORKLOADS
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Server:
@@ -121,7 +125,15 @@ def serve(name: str, commands: IO[str], answers: IO[str]) -> None:
         answers.flush()
 
 
+def _end_with_parent() -> None:
+    """Let Linux kill this process when the harness ends, however it ends: a stopped process does not see that its
+    standard input was closed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
+    _end_with_parent()
     # Libraries print to standard output as they like: answers get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

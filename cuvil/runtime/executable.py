@@ -69,6 +69,10 @@ def _behaved(array: Array) -> Array:
     return array if flags.c_contiguous and flags.aligned else np.array(array, order="C", copy=True)
 
 
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 class Executable:
     """A compiled program, ready to call from any thread."""
 
@@ -81,7 +85,7 @@ class Executable:
         addresses: list[int] = []
         for path, name in program.kernels:
             function = getattr(load_library(path), name)
-            addresses.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
+            addresses.append(_address(function))
         self._kernels = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._constants: list[Array] = [np.ascontiguousarray(c.array) for c in program.constants]
         self._constant_bytes = sum(a.nbytes for a in self._constants)
@@ -121,11 +125,11 @@ class Executable:
         library = self._runtime.library
         names = ("cv_ctx_create", "cv_ctx_destroy", "cv_ctx_error", "cv_ctx_reset")
         return dispatch.Program(
-            ctypes.cast(self._main, ctypes.c_void_p).value or 0,
+            _address(self._main),
             ctypes.addressof(self._kernels),
             ctypes.addressof(self._konst),
             ctypes.addressof(self._packed),
-            (self._runtime.pool.value, *(ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names)),
+            (self._runtime.pool.value, *(_address(getattr(library, n)) for n in names)),
             (len(self.program.inputs), len(self.program.slots), len(self.program.symbols)),
             tuple((a.dtype.numpy, len(a.shape)) for a in self.program.outputs),
             raise_native_error,

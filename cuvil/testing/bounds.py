@@ -251,7 +251,8 @@ def _reduce(record: OpRecord, x: Bounded, params: dict[str, ParamValue], values:
         total = np.sum(magnitude, axis=axes, keepdims=keep)
         error = np.sum(x.error, axis=axes, keepdims=keep)
         if count > 1:
-            error = error + count * epsilon(acc) * total + np.where(wide(value) == 0, _smallest(dt), 0.0)
+            error = error + count * epsilon(acc) * total
+        error = error + np.where(wide(value) == 0, _smallest(dt), 0.0)  # sums may start from either zero
         error = np.where(total > 0.25 * _largest(acc), np.inf, error)
         return [np.where(~np.isfinite(wide(value)) & ~odd, np.inf, error)]
     # prod: relative errors add up, and partial products may leave the range in another order.
@@ -451,7 +452,19 @@ def _decomposed(
     results: Sequence[Bounded] = out if isinstance(out, tuple) else (out,)
     # A kernel may compute the op in another order than its decomposition does, an attention's softmax for one.
     factor = 4.0 if isinstance(record.body, Opaque) else 1.0
-    return [factor * r.error + _difference(r.value, v) for r, v in zip(results, values, strict=True)]
+    return [
+        factor * r.error + _difference(r.value, v) + _zeros_differ(r.value, v)
+        for r, v in zip(results, values, strict=True)
+    ]
+
+
+def _zeros_differ(a: Array, b: Array) -> Bounds:
+    """Something very small where the signs of two zeros differ: either is right then."""
+    dt = dtype(b.dtype)
+    if not dt.is_float:
+        return np.zeros(b.shape)
+    x, y = wide(a), wide(b)
+    return np.where((x == 0) & (y == 0) & (np.signbit(x) != np.signbit(y)), _smallest(dt), 0.0)
 
 
 def _sampled(

@@ -25,7 +25,8 @@ from cuvil.symbolic import evaluate, free_symbols, parse_dim
 @pytest.mark.parametrize(
     "value, dt, text",
     [
-        (True, bool_, "1"), (0, bool_, "0"), (-5, int8, "-5"), (3, uint32, "3u"), (-(2**31), int32, "(-2147483647 - 1)"),
+        (True, bool_, "1"), (0, bool_, "0"), (-5, int8, "-5"), (3, uint32, "3u"),
+        (-(2**31), int32, "(-2147483647 - 1)"),
         (2**63 - 1, int64, "INT64_C(9223372036854775807)"), (-(2**63), int64, "INT64_MIN"),
         (2**64 - 1, uint64, "UINT64_C(18446744073709551615)"), (0.5, float32, "0.5f"), (-0.0, float32, "-0.0f"),
         (1e30, float64, "1e+30"), (math.inf, float32, "__builtin_inff()"), (-math.inf, float64, "-__builtin_inf()"),

@@ -63,7 +63,7 @@ def test_unoptimised_and_optimised_programs_pass(stage: Any) -> None:
         ("embedding", "kernel", r'mode = "error"', 'mode = "perhaps"', "unknown mode"),
         ("embedding", "kernel", r'kernel.bind %\d+ \{var = "_g0", size = 11, mode = "error"\}', "", "mentions _g0"),
         ("linear_gelu", "kernel", r"a_offset = 0", "a_offset = _z", "mentions _z"),
-        ("linear_gelu", "kernel", r"kernel.hole : !kernel.scalar<f32>", "kernel.scratch : !kernel.buffer<[4] x f32>", None),
+        ("linear_gelu", "kernel", r"kernel.hole :.*", "kernel.scratch : !kernel.buffer<[4] x f32>", None),
     ],
 )  # fmt: skip
 def test_what_does_not_belong_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def _check_plan(program: KernelProgram) -> None:
         slot = memory.slots[memory.slot_of[value]]
         assert slot.first <= times[0] and times[-1] <= slot.last
     spans = sorted((memory.slot_of[v], t[0], t[-1]) for v, t in uses.items())
-    for (slot, _, last), (other, first, _) in zip(spans, spans[1:], strict=False):
+    for (slot, _, last), (other, first, _) in pairwise(spans):
         if slot == other:
             assert last <= first, "a buffer takes over another's slot only in the call where that one dies"
 

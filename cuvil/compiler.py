@@ -49,7 +49,8 @@ class CompileOptions:
             rules that reassociate.
         precision: ``"float32"``; lower precisions for contractions are chosen here.
         optimise: run the algebraic passes (fusion always runs; it changes no value).
-        validate: run the program on the interpreter before and after every pass and name the pass that changed it.
+        validate: verify each stage against its spec, and run the program on the interpreter before and after every
+            pass and name the pass that changed it.
         rules: the user's own rewrite rules, tried after the compiler's.
     """
 

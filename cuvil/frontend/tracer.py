@@ -11,13 +11,13 @@ import numpy as np
 from xdsl.ir import Block, SSAValue
 
 from cuvil.dtypes import DType
-from cuvil.frontend.source import at_user_line, user_line
+from cuvil.frontend.source import at_user_line, compares_in_user_code, user_line
 from cuvil.ir.attributes import ConstantArray, tensor_type
 from cuvil.ir.builder import IRBuilder, source_location
 from cuvil.ir.dialect import aval_of
 from cuvil.ops.record import Array, Aval, Obligation, ParamValue, Shape
 from cuvil.support.errors import CuvilError, ShapeError, TracingError
-from cuvil.symbolic import Dim, Scope, Truth, product
+from cuvil.symbolic import Dim, Scope, Truth, comparison_hook, product
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,18 @@ class Trace:
         self._captured[id(array)] = (array, value)
         return value
 
+    def compare(self, left: Dim, right: Dim) -> bool:
+        """What ``==`` of two sizes is in the user's Python code: proved, or False behind a guard that they differ.
+
+        The compiler's own comparisons stay structural.
+        """
+        if not compares_in_user_code():
+            return False
+        truth = self.scope.prove("==", left, right)
+        if truth is Truth.UNKNOWN:
+            self._discharge("Python", Obligation("!=", left, right, "a condition of the traced function"))
+        return truth is Truth.YES
+
     def _discharge(self, op: str, obligation: Obligation) -> None:
         truth = self.scope.prove(obligation.relation, obligation.left, obligation.right)
         if truth is Truth.YES:
@@ -106,9 +118,11 @@ class tracing:  # noqa: N801 - used as a context manager
 
     def __enter__(self) -> Trace:
         self.token = _CURRENT.set(self.trace)
+        self.compare_token = comparison_hook.set(self.trace.compare)
         return self.trace
 
     def __exit__(self, *_: object) -> None:
+        comparison_hook.reset(self.compare_token)
         _CURRENT.reset(self.token)
         self.trace.alive = False
 

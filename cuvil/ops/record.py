@@ -53,7 +53,7 @@ class Aval:
 class Obligation:
     """A relation between dims that an op needs: ``left == right`` (or ``<=``), and why, in the user's words."""
 
-    relation: Literal["==", "<=", ">="]
+    relation: Literal["==", "!=", "<=", ">="]
     left: Dim
     right: Dim
     reason: str

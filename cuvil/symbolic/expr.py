@@ -21,6 +21,7 @@ import operator
 import re
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import lru_cache
 from math import gcd
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast, final
@@ -209,6 +210,11 @@ class Monomial:
         return self
 
 
+#: Called where ``==`` compares an expression with a dim of another form, and answers for it. A trace sets it, so that a
+#: Python condition on sizes (``if x.shape[0] == 1``) becomes a guard instead of a silent False.
+comparison_hook: ContextVar[Callable[[Dim, Dim], bool] | None] = ContextVar("cuvil_comparison_hook", default=None)
+
+
 @final
 class Expr:
     """An integer expression over symbols that is not constant; immutable and interned.
@@ -236,6 +242,17 @@ class Expr:
     nonneg: bool  #: evidently >= 0 wherever it has a value
     total: bool  #: has a value for every assignment
     cached_text: str | None  #: filled by ``str``
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        # Interned: equal forms are one object. A trace in progress also answers for forms that differ.
+        if self is other:
+            return True
+        if type(other) is not Expr and type(other) is not int:
+            return NotImplemented
+        decide = comparison_hook.get()
+        return False if decide is None else decide(self, other)
 
     def __add__(self, other: object) -> Dim:
         if type(other) is not Expr and type(other) is not int:
@@ -325,8 +342,9 @@ class Expr:
 
     def _no_order(self, sign: str, other: object) -> NoReturn:
         raise TracingError(
-            f"{self} {sign} {other} has no answer before the sizes are known; ask scope.prove({sign!r}, a, b), "
-            "which answers YES, NO or UNKNOWN, or use dim_min / dim_max"
+            f"{self} {sign} {other} has no answer before the sizes are known. Make that axis static to decide by its "
+            "size in Python, or choose by element with cuvil.numpy.where; the compiler's own code asks "
+            f"scope.prove({sign!r}, a, b) or uses dim_min / dim_max"
         )
 
     def __lt__(self, other: object) -> NoReturn:
@@ -350,7 +368,8 @@ class Expr:
     def __index__(self) -> NoReturn:
         raise TracingError(
             f"the size {self} is a symbol here and has no number yet. To slice a NumPy array by it, make it part of "
-            f"the trace: cuvil.numpy.asarray(x)[:{self}]; to loop over it, make that axis static"
+            f"the trace: cuvil.numpy.asarray(x)[:{self}]; to calculate with it, use cuvil.numpy (cuvil.numpy.sqrt("
+            f"{self})) instead of math or float(); to loop over it, make that axis static"
         )
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ from xdsl.ir import Region
 from cuvil.dtypes import DType
 from cuvil.frontend.dispatch import TraceBuilder, asoperand, materialise
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
+from cuvil.frontend.source import name_user_line
 from cuvil.frontend.tracer import Guard, Trace, tracing
 from cuvil.ir.attributes import ConstraintsAttr
 from cuvil.ops.record import Aval
@@ -69,7 +70,11 @@ def trace(
     tracers = [t.argument(a, n, w) for a, n, w in zip(avals, names, weak, strict=True)]
     args, kwargs = in_tree.unflatten(tracers)
     with tracing(t):
-        result = fn(*args, **kwargs)
+        try:
+            result = fn(*args, **kwargs)
+        except CuvilError as error:
+            name_user_line(error)
+            raise
         leaves, out_tree = flatten(result)
         builder = TraceBuilder(t)
         values = []

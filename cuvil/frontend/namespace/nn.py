@@ -600,6 +600,9 @@ def interpolate(
 ) -> AnyArray:
     """[N, C, spatial...] resized to ``size`` or by ``scale_factor``: nearest, linear (bilinear, trilinear) or cubic.
 
+    A factor gives the size, rounded down, and the two sizes give the positions: PyTorch's
+    ``recompute_scale_factor=True``, which is its default too where the factor times the size is an integer.
+
     Raises:
         ArgumentError: not exactly one of ``size`` and ``scale_factor``; another mode.
 

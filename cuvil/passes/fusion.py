@@ -67,6 +67,7 @@ class Fusion:
         self.depended = 0  # bits of the groups that any group depends on
         self.of: dict[Operation, Group] = {}
         self.position: dict[Operation, int] = {}
+        self._buffers: dict[SSAValue, SSAValue] = {}
 
     # -------------------------------------------------------------------------------------- grouping
     def run(self) -> None:
@@ -78,8 +79,8 @@ class Fusion:
                 self._place(op)
         returned = block.last_op
         assert isinstance(returned, ReturnOp)
-        for value in returned.operands:
-            self._materialise(value)
+        for k in range(len(returned.operands)):
+            self._materialise(returned, k)
         self._rebuild(block, returned)
 
     def group_of(self, op: Operation) -> Group | None:
@@ -104,16 +105,16 @@ class Fusion:
             for o in op.operands:
                 self._ready(o)
             if isinstance(body, Opaque):
-                self._ready_data(op.operands[0])
+                self._ready_data(op)
             self._start(op, "loop", aval_of(op.results[0]).shape)
         elif isinstance(body, Opaque):
             kind = body.kernel if body.kernel in ANCHORS or body.kernel == "attention" else "library"
             strided = _STRIDED.get(kind, ())
-            for k, o in enumerate(op.operands):
+            for k, o in enumerate(list(op.operands)):
                 if k in strided and self._is_strided(o):
                     self._ready(o)
                 else:
-                    self._materialise(o)
+                    self._materialise(op, k)
             self._start(op, kind, aval_of(op.results[0]).shape)
         else:
             raise PassError(f"{op.name} must be decomposed before fusion")
@@ -349,10 +350,10 @@ class Fusion:
     def _ready(self, value: SSAValue) -> None:
         """A value read through movement: what the movement starts from is in memory already, by construction."""
 
-    def _ready_data(self, value: SSAValue) -> None:
+    def _ready_data(self, op: TensorOp) -> None:
         """Data read at data-dependent indices must be one strided piece of memory."""
-        if not self._is_strided(value):
-            self._materialise(value)
+        if not self._is_strided(op.operands[0]):
+            self._materialise(op, 0)
 
     def _is_strided(self, value: SSAValue) -> bool:
         """Whether a value is a strided view of memory."""
@@ -367,15 +368,37 @@ class Fusion:
             value = owner.operands[0]
         return True
 
-    def _materialise(self, value: SSAValue) -> None:
-        """Make sure that a value is (an alias of) a buffer of its own."""
+    def _materialise(self, user: Operation, k: int) -> None:
+        """Make sure that an operand is (an alias of) a buffer of its own."""
+        user.operands[k] = self._buffered(user.operands[k])
+
+    def _buffered(self, value: SSAValue) -> SSAValue:
         owner = value.owner
         if not isinstance(owner, TensorOp) or owner in self.of:
-            return
+            return value
+        if value in self._buffers:
+            return self._buffers[value]
+        # Movement that others read too is copied first: a group that has its own copy of it already, an epilogue for
+        # one, must not come to depend on the kernel that writes the buffer.
+        found = value
         if owner.record.name == "reshape":
-            self._materialise(owner.operands[0])
-            return
-        self._start(owner, "loop", aval_of(owner.results[0]).shape)
+            source = self._buffered(owner.operands[0])
+            if source is not owner.operands[0]:
+                copy = self._copied(owner)
+                copy.operands[0] = source
+                found = copy.results[0]
+        else:
+            kept = owner if value.uses.get_length() <= 1 else self._copied(owner)
+            self._start(kept, "loop", aval_of(value).shape)
+            found = kept.results[0]
+        self._buffers[value] = found
+        return found
+
+    def _copied(self, op: TensorOp) -> TensorOp:
+        copy = op.clone()
+        self.func.body.block.insert_op_after(copy, op)
+        self.position[copy] = self.position[op]
+        return copy
 
     # ------------------------------------------------------------------------------------- rebuilding
     def _rebuild(self, block: Block, returned: ReturnOp) -> None:
@@ -464,7 +487,12 @@ class _Rebuild:
             current = value
             while current not in mapper:
                 owner = current.owner
-                if isinstance(owner, ConstantOp) and owner.value.size == 1 and g.kind == "loop" and current not in indexed:
+                if (
+                    isinstance(owner, ConstantOp)
+                    and owner.value.size == 1
+                    and g.kind == "loop"
+                    and current not in indexed
+                ):
                     pending.append(owner)
                     break
                 if isinstance(owner, TensorOp) and owner not in self.fusion.of and not self._in_memory(current, inside):

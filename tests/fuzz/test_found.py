@@ -42,7 +42,22 @@ def conv_of_no_channels() -> Case:
     return program, [np.ones((4, 0, 3), np.float32), np.ones((3, 0, 2), np.float32), np.float32([1, 2, 3])]
 
 
-CASES = [bools_have_extremes, take_from_a_constant_of_one_element, matmul_of_an_empty_batch, conv_of_no_channels]
+def movement_that_an_epilogue_reads_is_returned_too() -> Case:
+    def program(x: Any, w: Any) -> Any:
+        product = apply("matmul", x, w)
+        same = apply("broadcast_to", product, shape=(3, 2))
+        return apply("minimum", product, same), same, apply("reshape", same, shape=(6,))
+
+    return program, [np.ones((3, 4), np.int32), np.ones((4, 2), np.int32)]
+
+
+CASES = [
+    bools_have_extremes,
+    take_from_a_constant_of_one_element,
+    matmul_of_an_empty_batch,
+    conv_of_no_channels,
+    movement_that_an_epilogue_reads_is_returned_too,
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.__name__ for c in CASES])

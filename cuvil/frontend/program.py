@@ -61,8 +61,8 @@ def trace(
     for s in sorted(free_symbols(*(d for a in avals for d in a.shape))):
         if s.startswith("_"):
             raise ArgumentError(
-                f"the dimension symbol {s!r} begins with an underscore, as the compiler's own loop variables do; name it"
-                f" {s.lstrip('_') or 'N'!r}, for example"
+                f"the dimension symbol {s!r} begins with an underscore, as the compiler's own loop variables do; name"
+                f" it {s.lstrip('_') or 'N'!r}, for example"
             )
     t = Trace(scope, name or getattr(fn, "__name__", "function"))
     names = list(names) if names is not None else leaf_paths(in_tree, "arg")

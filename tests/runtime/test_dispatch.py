@@ -686,6 +686,19 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     assert _way() is not None
 
 
+def test_obstacles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert dispatch.obstacle() is None
+    with monkeypatch.context() as m:
+        m.setattr(dispatch.np, "get_include", lambda: str(tmp_path))
+        assert dispatch.obstacle() == f"the headers of NumPy are not installed in {tmp_path}"
+    with monkeypatch.context() as m:
+        m.setattr(sys.implementation, "name", "pypy")
+        assert dispatch.obstacle() == "it is made for CPython, and this is pypy"
+    with monkeypatch.context() as m:
+        m.setattr(dispatch.sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED")
+        assert "without the GIL" in (dispatch.obstacle() or "")
+
+
 def test_a_file_that_is_no_extension(tmp_path: Path) -> None:
     file = tmp_path / "broken.so"
     file.write_bytes(b"not a library")

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cuvil.support.errors import BackendError, IndexOutOfBoundsError
+from cuvil.support.errors import ArgumentError, BackendError, IndexOutOfBoundsError
 
-_EINDEX, _ENOMEM = 1, 2
+_EINDEX, _ENOMEM, _EPOWER = 1, 2, 4
 
 
 @cache
@@ -33,6 +33,11 @@ def raise_native_error(code: int, a: int, b: int) -> NoReturn:
         )
     if code == _ENOMEM:
         raise MemoryError(f"no memory for {a} bytes of scratch space")
+    if code == _EPOWER:
+        raise ArgumentError(
+            f"integers to negative integer powers are not allowed, got the exponent {a}; convert the base or the"
+            " exponent to a float dtype"
+        )
     raise BackendError(f"a kernel reported error {code} ({a}, {b})")
 
 

@@ -272,6 +272,8 @@ class BodyEmitter:
             self._define(op, "cast", cast_text(args[0], scalar_dtype(op.operands[0]), out), varying)
             return
         dt = scalar_dtype(op.operands[-1])
+        if instr == "pow" and dt.kind == "int":
+            self.w.line(f"cv_check_exponent_{dt.short}(ctx, {args[1]}, {self.count});")
         call = f"cv_{instr}_{register_suffix(dt)}({', '.join(args)})"
         if out.is_half and instr != "select":
             call = f"cv_round_{out.short}({call})"

@@ -90,6 +90,17 @@ CV_KERNEL_ACCESS(u32, uint32_t, cv_vu32, u32)
 CV_KERNEL_ACCESS(u64, uint64_t, cv_vu64, u64)
 CV_KERNEL_ACCESS(bool, uint8_t, cv_vbool, bool)
 
+/* Integers have no negative powers: the first n lanes of an exponent are checked. */
+#define CV_KERNEL_EXPONENT(DT, VEC)                                                                          \
+    CV_INLINE void cv_check_exponent_##DT(cv_ctx *ctx, VEC exponent, int64_t n) {                            \
+        const cv_vbool negative = cv_lt_##DT(exponent, cv_splat_##DT(0)) & cv_tail_mask(n);                  \
+        if (cv_hor(negative)) cv_fail(ctx, CV_EPOWER, (int64_t)cv_hmin_##DT(exponent), 0);                   \
+    }
+CV_KERNEL_EXPONENT(i8, cv_vi8)
+CV_KERNEL_EXPONENT(i16, cv_vi16)
+CV_KERNEL_EXPONENT(i32, cv_vi32)
+CV_KERNEL_EXPONENT(i64, cv_vi64)
+
 #define CV_KERNEL_TAIL(DT, VEC)                                                                              \
     CV_INLINE VEC cv_tail_##DT(VEC v, int64_t n, VEC rest) {                                                 \
         return n >= CV_LANES ? v : cv_select_##DT(cv_tail_mask(n), v, rest);                                 \

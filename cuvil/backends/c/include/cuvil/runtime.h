@@ -19,7 +19,7 @@
  *       Never the memory that cv_scratch gives.
  *   cv_fail(ctx, code, a, b)
  *       Records an error; the first one of a native call wins. a and b are details that the caller's message shows
- *       (CV_EINDEX: index and extent; CV_ENOMEM: bytes).
+ *       (CV_EPOWER: a negative exponent; CV_EINDEX: index and extent; CV_ENOMEM: bytes).
  */
 #ifndef CUVIL_RUNTIME_H
 #define CUVIL_RUNTIME_H
@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CV_OK = 0, CV_EINDEX = 1, CV_ENOMEM = 2, CV_EDOMAIN = 3 };
+enum { CV_OK = 0, CV_EINDEX = 1, CV_ENOMEM = 2, CV_EDOMAIN = 3, CV_EPOWER = 4 };
 
 typedef struct cv_ctx cv_ctx;
 typedef void (*cv_body)(void *arg, int64_t begin, int64_t end, int worker);

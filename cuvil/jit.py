@@ -186,9 +186,23 @@ class Jitted:
             hit = self._select(found)
         variant, env = hit
         variant.hits += 1
-        if variant.compiled.native is not None and not self.static_argnames:
+        ranges = variant.compiled.program.int_ranges
+        if ranges:
+            self._check_ranges(ranges, found)
+        elif variant.compiled.native is not None and not self.static_argnames:
             self._shorten(args, kwargs, found.arrays, variant, env)
         return variant.out_tree.unflatten(variant.compiled.run(found.arrays, env))
+
+    def _check_ranges(self, ranges: dict[int, tuple[int, int]], s: _Signature) -> None:
+        """Python integers that are used with narrower integer arrays must fit them, as in NumPy."""
+        for k, (low, high) in ranges.items():
+            value = int(s.arrays[k])
+            if not low <= value <= high:
+                raise DTypeError(
+                    f"argument {self._leaf_names(s.tree)[k]} of {self._name()} is {value}{at_user_line()}, which does not"
+                    f" fit the integer array that it is used with ([{low}, {high}]); cast the array first, e.g."
+                    " x.astype('int64')"
+                )
 
     def _shorten(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Array], variant: Variant, env: dict[str, int]

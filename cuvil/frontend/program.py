@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -37,6 +37,8 @@ class TracedProgram:
     input_names: tuple[str, ...]
     out_tree: TreeDef
     outputs: tuple[Aval, ...]
+    #: Least and greatest value of Python integer arguments, by input number, where narrower integers use them.
+    int_ranges: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
 
 def trace(
@@ -96,5 +98,14 @@ def trace(
         func.attributes["cuvil.constraints"] = ConstraintsAttr(tuple(str(r) for r in scope.relations))
     outputs = tuple(t.builder.aval(v) for v in values)
     return TracedProgram(
-        t.name, ModuleOp([func]), func, scope, tuple(t.guards), tuple(avals), tuple(names), out_tree, outputs
+        t.name,
+        ModuleOp([func]),
+        func,
+        scope,
+        tuple(t.guards),
+        tuple(avals),
+        tuple(names),
+        out_tree,
+        outputs,
+        t.int_ranges,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, BlockArgument, SSAValue
 
 from cuvil.dtypes import DType
 from cuvil.frontend.source import at_user_line, compares_in_user_code, user_line
@@ -41,6 +41,7 @@ class Trace:
 
     def __post_init__(self) -> None:
         self.builder = IRBuilder(self.block, discharge=self._discharge)
+        self.int_ranges: dict[int, tuple[int, int]] = {}
         self._captured: dict[int, tuple[Any, SSAValue]] = {}
 
     def argument(self, aval: Aval, name: str, weak: type | None = None) -> Tracer:
@@ -70,6 +71,13 @@ class Trace:
         value = self.builder.shared_constant(ConstantArray(copy))
         self._captured[id(array)] = (array, value)
         return value
+
+    def require_range(self, value: SSAValue, dt: DType) -> None:
+        """A Python integer argument is used as ``dt``: each call must give one that fits (NEP 50)."""
+        if isinstance(value, BlockArgument) and value in self.block.args:
+            info = np.iinfo(dt.numpy)
+            low, high = self.int_ranges.get(value.index, (-(2**63), 2**63 - 1))
+            self.int_ranges[value.index] = (max(low, int(info.min)), min(high, int(info.max)))
 
     def compare(self, left: Dim, right: Dim) -> bool:
         """What ``==`` of two sizes is in the user's Python code: proved, or False behind a guard that they differ.

@@ -50,3 +50,15 @@ def test_the_compiled_function_agrees() -> None:
 def test_a_returned_scalar_has_the_default_dtype() -> None:
     assert cuvil.jit(lambda s: s * s, backend="reference")(0.5).dtype == np.float32
     assert cuvil.jit(lambda s: s * s, backend="reference")(5).dtype == np.int64
+
+
+@pytest.mark.parametrize("backend", ["reference", "c"])
+def test_a_python_integer_must_fit_the_array_it_is_used_with(backend: str) -> None:
+    f = cuvil.jit(lambda x, s: x * s, backend=backend)
+    x = np.ones(3, np.int8)
+    np.testing.assert_array_equal(f(x, 100), np.full(3, 100, np.int8))
+    for wrong in (300, -129):
+        with pytest.raises(TypeError, match="does not fit"):
+            f(x, wrong)
+    np.testing.assert_array_equal(f(x, -128), np.full(3, -128, np.int8))
+    np.testing.assert_array_equal(f(x.astype(np.int64), 300), np.full(3, 300))

@@ -199,8 +199,8 @@ class Jitted:
             value = int(s.arrays[k])
             if not low <= value <= high:
                 raise DTypeError(
-                    f"argument {self._leaf_names(s.tree)[k]} of {self._name()} is {value}{at_user_line()}, which does not"
-                    f" fit the integer array that it is used with ([{low}, {high}]); cast the array first, e.g."
+                    f"argument {self._leaf_names(s.tree)[k]} of {self._name()} is {value}{at_user_line()}, which does"
+                    f" not fit the integer array that it is used with ([{low}, {high}]); cast the array first, e.g."
                     " x.astype('int64')"
                 )
 

@@ -158,7 +158,7 @@ def test_exact_division_undoes_multiplication(a: Dim, b: Dim) -> None:
 @given(dims)
 def test_flags_are_what_they_say(dim: Dim) -> None:
     if isinstance(dim, Expr):
-        for env in ({name: size for name in NAMES} for size in (0, 1, 2, 7)):
+        for env in (dict.fromkeys(NAMES, size) for size in (0, 1, 2, 7)):
             found = value(dim, env)
             assert found is not None or not dim.total
             assert found is None or found >= 0 or not dim.nonneg

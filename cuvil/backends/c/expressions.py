@@ -53,8 +53,8 @@ def literal(value: bool | int | float, dt: DType) -> str:
 def c_name(symbol: str) -> str:
     """The C identifier of a dimension symbol or loop variable.
 
-    Variables that lowering made (``_i0``, ``_m``) lose their underscore. Symbols of the program keep their name where it
-    can be neither a keyword nor one of the names that emitted code uses; others are marked.
+    Variables that lowering made (``_i0``, ``_m``) lose their underscore. Symbols of the program keep their name where
+    it can be neither a keyword nor one of the names that emitted code uses; others are marked.
 
     >>> c_name("_i0"), c_name("B"), c_name("n"), c_name("int")
     ('i0', 'B', 'dim_n', 'dim_int')

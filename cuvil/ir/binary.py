@@ -21,9 +21,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Packing:
-    """A constant that a kernel wants in its own layout."""
+    """Constants that a kernel wants in its own layout, as one piece of memory."""
 
-    constant: int
+    constants: tuple[int, ...]
     kernel: int
 
 

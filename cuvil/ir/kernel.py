@@ -473,17 +473,15 @@ class ConstBufferOp(KernelOp):
 
 
 class PackOp(KernelOp):
-    """A constant operand of a template in the template's own packed layout, made once at load."""
+    """Constant operands of a template in the template's own packed layout, as one piece of memory made once at load."""
 
     name = "kernel.pack"
 
     @classmethod
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, buffer: SSAValue, kernel: str, aval: Aval
+        cls, buffers: Sequence[SSAValue], kernel: str
     ) -> PackOp:
-        return cls.create(
-            operands=[buffer], result_types=[BufferType(aval)], properties=_properties({"kernel": kernel})
-        )
+        return cls.create(operands=buffers, result_types=[buffers[0].type], properties=_properties({"kernel": kernel}))
 
 
 class CallOp(KernelOp):
@@ -551,7 +549,7 @@ _FORMS: dict[type[KernelOp], Form] = {
     AllocOp: Form((), _BUFFER),
     ViewOp: Form(_BUFFER, _BUFFER),
     ConstBufferOp: Form((), _BUFFER, (("index", "dim"),)),
-    PackOp: Form(_BUFFER, _BUFFER, (("kernel", "text"),)),
+    PackOp: Form(("*buffer",), _BUFFER, (("kernel", "text"),)),
     CallOp: Form(("*buffer",), (), (("kernel", "text"), ("dims", "dims"))),
     CopyOp: Form(("buffer", "buffer")),
     ProgramOp: Form(params=(("inputs", "dim"), ("symbols", "texts")), regions=(1, 1)),

@@ -109,16 +109,13 @@ class Executable:
             memory = np.empty(int(size_of()) + ALIGNMENT, np.uint8)
             shift = -memory.ctypes.data % ALIGNMENT
             view = memory[shift:]
-            source = self._constants[p.constant]
-            getattr(library, f"{name}_pack")(
-                context.pointer, ctypes.c_void_p(view.ctypes.data), ctypes.c_void_p(source.ctypes.data)
-            )
+            sources = (ctypes.c_void_p * len(p.constants))(*(self._constants[c].ctypes.data for c in p.constants))
+            getattr(library, f"{name}_pack")(context.pointer, ctypes.c_void_p(view.ctypes.data), sources)
             context.raise_error()
             self._packed_arrays.append(view)
         keep = self.program.plain_constants
-        for p in self.program.packings:
-            if p.constant not in keep:
-                self._constants[p.constant] = np.empty(0, np.uint8)
+        for c in {c for p in self.program.packings for c in p.constants} - keep:
+            self._constants[c] = np.empty(0, np.uint8)
         return (ctypes.c_void_p * max(1, len(self._packed_arrays)))(*(a.ctypes.data for a in self._packed_arrays))
 
     def _native_program(self, dispatch: DispatchModule) -> DispatchProgram:

@@ -93,9 +93,9 @@ def compile_sources(sources: dict[str, str]) -> dict[str, Path]:
 
 def _packings(
     host: ProgramOp, index: dict[str, int]
-) -> tuple[tuple[Packing, ...], dict[tuple[int, int], int], frozenset[int]]:
+) -> tuple[tuple[Packing, ...], dict[tuple[tuple[int, ...], int], int], frozenset[int]]:
     constant_of: dict[SSAValue, int] = {}
-    numbers: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[tuple[int, ...], int], int] = {}
     plain: set[int] = set()
     for op in host.body.ops:
         if isinstance(op, ConstBufferOp):
@@ -103,7 +103,8 @@ def _packings(
         elif isinstance(op, ViewOp) and op.operands[0] in constant_of:
             constant_of[op.results[0]] = constant_of[op.operands[0]]
         elif isinstance(op, PackOp):
-            numbers.setdefault((constant_of[op.operands[0]], index[op.params["kernel"]]), len(numbers))
+            packed = tuple(constant_of[o] for o in op.operands)
+            numbers.setdefault((packed, index[op.params["kernel"]]), len(numbers))
         else:
             plain |= {constant_of[o] for o in op.operands if o in constant_of}
     return tuple(Packing(c, k) for c, k in numbers), numbers, frozenset(plain)

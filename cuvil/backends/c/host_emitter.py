@@ -34,11 +34,11 @@ def emit_host(
     host: ProgramOp,
     kernel_index: dict[str, int],
     slot_of: dict[SSAValue, int],
-    packings: dict[tuple[int, int], int],
+    packings: dict[tuple[tuple[int, ...], int], int],
 ) -> str:
     """The C text of ``cuvil_main``.
 
-    ``packings`` maps (constant, kernel) to its number in the table of packed constants.
+    ``packings`` maps (constants, kernel) to its number in the table of packed constants.
     """
     w = Writer()
     names: dict[SSAValue, str] = {}
@@ -65,7 +65,7 @@ def emit_host(
             names[op.results[0]] = f"konst[{op.params['index']}]"
             constant_of[op.results[0]] = op.params["index"]
         elif isinstance(op, PackOp):
-            number = packings[(constant_of[op.operands[0]], kernel_index[op.params["kernel"]])]
+            number = packings[(tuple(constant_of[o] for o in op.operands), kernel_index[op.params["kernel"]])]
             names[op.results[0]] = f"packed[{number}]"
         elif isinstance(op, CallOp):
             name = op.params["kernel"]

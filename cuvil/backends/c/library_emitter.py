@@ -162,11 +162,29 @@ def _emit_recurrent(t: TemplateText) -> None:
         number = p.get(f"arg_{key}")
         return "NULL" if number is None else t.buffer(number)
 
-    t.entry()
     steps, batch, features, hidden = (dim(p[k]) for k in ("steps", "batch", "input", "hidden"))
-    w.line(f"{memory} *const packed = ({memory} *){argument('packed')};")
-    weights = ", ".join(argument(k) for k in ("w_ih", "w_hh", "b_ih", "b_hh"))
-    w.line(f"{name}_cell_pack({weights}, {features}, {hidden}, packed);")
+    if p["w_packed"]:
+        # Constant weights: packed once, when the program is loaded.
+        w.open(f"int64_t {name}_packed_bytes(void)")
+        w.line(f"return {name}_cell_packed_elements({features}, {hidden}) * (int64_t)sizeof({memory});")
+        w.close()
+        w.line()
+        w.open(f"void {name}_pack(cv_ctx *ctx, void *to, const void *const *from)")
+        w.line("(void)ctx;")
+        order = [
+            f"from[{p['w_packed'].index(p[f'arg_{k}'])}]" if p.get(f"arg_{k}") is not None else "NULL"
+            for k in ("w_ih", "w_hh", "b_ih", "b_hh")
+        ]
+        w.line(f"{name}_cell_pack({', '.join(order)}, {features}, {hidden}, to);")
+        w.close()
+        w.line()
+    t.entry()
+    if p["w_packed"]:
+        w.line(f"const {memory} *const packed = {argument('w_ih')};")
+    else:
+        w.line(f"{memory} *const packed = ({memory} *){argument('packed')};")
+        weights = ", ".join(argument(k) for k in ("w_ih", "w_hh", "b_ih", "b_hh"))
+        w.line(f"{name}_cell_pack({weights}, {features}, {hidden}, packed);")
     outs = ["NULL" if n is None else t.buffer(n) for n in p["results"]]
     w.open("const cv_rnn args =")
     w.line(f".x = {argument('x')}, .h0 = {argument('h0')}, .packed = packed,")

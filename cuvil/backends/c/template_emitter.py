@@ -154,8 +154,8 @@ def _emit_matmul(t: TemplateText) -> None:
         w.line(f"return {name}_gemm_packed_b_bytes({k}, {n});")
         w.close()
         w.line()
-        w.open(f"void {name}_pack(cv_ctx *ctx, void *to, const void *from)")
-        w.line(f"const cv_matrix b = {{ from, {b_row}, {b_col}, 0, 0 }};")
+        w.open(f"void {name}_pack(cv_ctx *ctx, void *to, const void *const *from)")
+        w.line(f"const cv_matrix b = {{ from[0], {b_row}, {b_col}, 0, 0 }};")
         w.line("const struct " + name + "_env environment = { .ctx = ctx };")
         w.line(f"{name}_gemm_pack_b(ctx, &environment, to, b, {k}, {n});")
         w.close()
@@ -222,8 +222,8 @@ def _emit_conv(t: TemplateText) -> None:
             ("int64_t", "packed_bytes(void)", f"return {name}_conv_packed_w_bytes(&shape);"),
             (
                 "void",
-                "pack(cv_ctx *ctx, void *to, const void *from)",
-                f"{name}_conv_pack_w(ctx, &shape, to, from);",
+                "pack(cv_ctx *ctx, void *to, const void *const *from)",
+                f"{name}_conv_pack_w(ctx, &shape, to, from[0]);",
             ),
         ):
             w.open(f"{result} {name}_{function}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from xdsl.ir import SSAValue
 
@@ -170,8 +171,13 @@ def _lower_recurrent(t: TemplateFusion) -> Lowered:
     # Packed weights: panels of at most 16 units, each with a row per input, hidden unit and bias.
     gates = 4 if t.anchor.record.name == "lstm" else 3
     size = ceildiv(hidden, 16) * 16 * (features + hidden + 2) * gates * aval_of(x).dtype.itemsize
-    numbers["packed"] = t.workspace(size)
-    return _library(
-        t, t.anchor.record.name, steps=steps, batch=batch, input=features, hidden=hidden, results=results,
-        reverse=t.anchor.params["reverse"], **{f"arg_{n}": v for n, v in numbers.items()},
-    )  # fmt: skip
+    weights = [n for n in ("w_ih", "w_hh", "b_ih", "b_hh") if numbers.get(n) is not None]
+    packed = tuple(dict.fromkeys(cast(int, numbers[n]) for n in weights))
+    if not all(t.constant[k] for k in packed):
+        numbers["packed"] = t.workspace(size)
+        packed = ()
+    params: dict[str, ParamValue] = {
+        "steps": steps, "batch": batch, "input": features, "hidden": hidden, "results": results,
+        "reverse": t.anchor.params["reverse"], "w_packed": packed, **{f"arg_{n}": v for n, v in numbers.items()},
+    }  # fmt: skip
+    return t.finish(t.anchor.record.name, params, None), packed

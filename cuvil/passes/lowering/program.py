@@ -123,14 +123,12 @@ class _ProgramLowering:
             constant = tuple(o in self._constant_values for o in op.operands)
             kernel, packed = lower_template(op, self.scope, constant)
         name = self._share(kernel, op.params["label"])
-        operands: list[SSAValue] = []
-        for k, o in enumerate(op.operands):
-            buffer = self.buffers[o]
-            if k in packed:
-                pack = PackOp.build(buffer, name, buffer_aval(buffer))
-                self.host.body.add_op(pack)
-                buffer = pack.results[0]
-            operands.append(buffer)
+        operands: list[SSAValue] = [self.buffers[o] for o in op.operands]
+        if packed:
+            pack = PackOp.build([operands[k] for k in packed], name)
+            self.host.body.add_op(pack)
+            for k in packed:
+                operands[k] = pack.results[0]
         for r in op.results:
             target = self._target.get(r)
             if target is None:

@@ -17,7 +17,7 @@ from cuvil.passes.lowering.views import StridedView, strided_view
 from cuvil.support.errors import PassError
 from cuvil.symbolic import Dim, Scope, ceildiv, product
 
-#: What a lowerer returns: the kernel and the operand numbers that it wants packed at load.
+#: What a lowerer returns: the kernel, and the operand numbers that it wants packed at load (several together as one).
 Lowered: TypeAlias = tuple[KernelFunc, tuple[int, ...]]
 Lowerer: TypeAlias = Callable[["TemplateFusion"], Lowered]
 

@@ -161,7 +161,8 @@ def _elementwise(record: OpRecord, xs: Sequence[Bounded], params: dict[str, Para
     error = np.zeros(value.shape)
     if any(x.error.any() for x in xs):
         for corner in itertools.product(*(_ends(x) for x in xs)):
-            error = np.maximum(error, _difference(record.reference(*corner, **params), value))
+            end = record.reference(*corner, **params)
+            error = np.maximum(error, _difference(end, value) + _zeros_differ(end, value))
         error = 1.25 * error
     spread = [np.where(x.known, x.error, 0.0) for x in xs]
     if name in ("equal", "not_equal"):

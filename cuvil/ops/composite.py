@@ -41,21 +41,17 @@ def _softmax_shape(shapes: Shapes, params: Params) -> ShapeResult:
 
 def _shifted(F: Builder[V], x: V, axis: int) -> V:
     """``x - max(x)`` along an axis, so that no exponential of a finite value overflows."""
-    return F.sub(x, F.max(x, (axis,), keepdims=True))
+    return F.sub(x, F.op("supremum", x, axes=(axis,), keepdims=True))
 
 
 def _softmax_body(F: Builder[V], x: V, *, axis: int) -> V:
     dt = F.dtype(x)
-    if F.shape(x)[axis] == 0:
-        return x  # nothing has a maximum, and there is no element to give
     powers = F.exp(_shifted(F, F.cast(x, compute_dtype(dt)), axis))
     return F.cast(F.div(powers, F.sum(powers, (axis,), keepdims=True)), dt)
 
 
 def _log_softmax_body(F: Builder[V], x: V, *, axis: int) -> V:
     dt = F.dtype(x)
-    if F.shape(x)[axis] == 0:
-        return x
     shifted = _shifted(F, F.cast(x, compute_dtype(dt)), axis)
     return F.cast(F.sub(shifted, F.op("log", F.sum(F.exp(shifted), (axis,), keepdims=True))), dt)
 

@@ -225,6 +225,29 @@ MAX = register(
     )
 )
 
+
+def _supremum_reference(x: Array, *, axes: Axes, keepdims: bool) -> Array:
+    return in_float32(np.max)(x, axis=axes, keepdims=keepdims, initial=_least(dtype(x.dtype)))
+
+
+SUPREMUM = register(
+    OpRecord(
+        name="supremum",
+        doc="The least upper bound over axes: the largest element, NaN if there is one; over nothing -infinity, or the "
+        "least integer. What softmax subtracts, so that it has a value at every size.",
+        category="reduction",
+        operands=("x",),
+        params=(AXES, KEEPDIMS),
+        shape_rule=reduction_rule("supremum"),
+        dtype_rule=mapped_dtype("supremum", NUMERIC, same),
+        reference=_supremum_reference,
+        body=ReduceBody("max", _least),
+        sample=sampler(NUMERIC, "any"),
+        accumulate=_extreme_accumulator,
+        cost=per_operand(reduction_rule("supremum"), 1),
+    )
+)
+
 MIN = register(
     OpRecord(
         name="min",

@@ -240,7 +240,7 @@ def _reduce(record: OpRecord, x: Bounded, params: dict[str, ParamValue], values:
         return [np.where(np.any(doubtful, axis=axes, keepdims=keep), np.inf, 0.0)]
     if not source.is_float:
         return [np.where(np.any(x.error > 0, axis=axes, keepdims=keep), np.inf, 0.0)]
-    if record.name in ("max", "min"):
+    if record.name in ("max", "min", "supremum"):
         error = np.max(x.error, axis=axes, keepdims=keep, initial=0.0)
         return [error + np.where(wide(value) == 0, _smallest(dt), 0.0)]
     v = wide(x.value)
@@ -501,7 +501,7 @@ def _shake(x: Bounded, rng: np.random.Generator) -> Array:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all"), _reduction),
+    **dict.fromkeys(("sum", "prod", "max", "min", "supremum", "any", "all"), _reduction),
     **dict.fromkeys(("cumulative_sum", "cumulative_prod"), _cumulative),
     **dict.fromkeys(("matmul", "conv"), _bilinear),
     **dict.fromkeys(("argmax", "argmin"), _arg_extreme),

@@ -539,7 +539,7 @@ def _window_op(d: _Draft) -> None:
         channels = d.shape(v)[1]
         if not isinstance(channels, int) or d.dtype(v).bits == 64:
             return
-        groups = channels if d.c.integer(0, 3) == 0 else 1
+        groups = max(channels, 1) if d.c.integer(0, 3) == 0 else 1
         outs = groups * d.c.integer(1, 3)
         w = d.add_input((outs, channels // groups, *sizes), d.dtype(v), "unit", constant=d.c.boolean())
         none = (1,) * spatial

@@ -121,3 +121,8 @@ def test_hypothesis_shrinks_programs() -> None:
     quick = settings(max_examples=30, database=None, derandomize=True, deadline=None)
     small = find(programs(3), lambda p: len(p.steps) > 0, settings=quick)
     assert len(small.steps) == 1
+
+
+def test_a_convolution_over_no_channels_can_be_drawn() -> None:
+    program = draw_program(RandomChooser(5003486), 8)
+    assert program.steps

@@ -102,8 +102,6 @@ class Fusion:
         elif isinstance(body, ReduceBody):
             self._place_reduction(op)
         elif isinstance(body, IndexMap) or (isinstance(body, Opaque) and body.kernel in INDIRECT):
-            for o in op.operands:
-                self._ready(o)
             if isinstance(body, Opaque):
                 self._ready_data(op)
             self._start(op, "loop", aval_of(op.results[0]).shape)
@@ -111,9 +109,8 @@ class Fusion:
             kind = body.kernel if body.kernel in ANCHORS or body.kernel == "attention" else "library"
             strided = _STRIDED.get(kind, ())
             for k, o in enumerate(list(op.operands)):
-                if k in strided and self._is_strided(o):
-                    self._ready(o)
-                else:
+                # The kernel reads a strided view in place; anything else is written to memory first.
+                if k not in strided or not self._is_strided(o):
                     self._materialise(op, k)
             self._start(op, kind, aval_of(op.results[0]).shape)
         else:
@@ -178,8 +175,6 @@ class Fusion:
             elif g is not target and self._mergeable(target, g) and self._joinable(op, g, shape):
                 self._merge(target, g)
         if target is None:
-            for o in op.operands:
-                self._ready(o)
             self._start(op, "loop", shape)
             return
         axes = self._result_axes(target, shape)
@@ -282,7 +277,6 @@ class Fusion:
         if owner is None or not fits:
             owner = self._reduction_beside(operand, full, reduced)
         if owner is None:
-            self._ready(operand)
             g = self._start(op, "loop", full, reduced)
         else:
             g = owner
@@ -347,9 +341,6 @@ class Fusion:
         self._depend(a, b.depends)
 
     # ---------------------------------------------------------------------------------- memory needs
-    def _ready(self, value: SSAValue) -> None:
-        """A value read through movement: what the movement starts from is in memory already, by construction."""
-
     def _ready_data(self, op: TensorOp) -> None:
         """Data read at data-dependent indices must be one strided piece of memory."""
         if not self._is_strided(op.operands[0]):

@@ -392,7 +392,6 @@ def emit_loop_kernel(func: KernelFunc) -> str:
     buffers = buffer_names(func)
     parallel: list[ForOp] = []
     block = func.body
-    prologue: list[Operation] = []
     while True:
         loops = [op for op in block.ops if isinstance(op, ForOp) and op.params["kind"] == "parallel"]
         if len(loops) == 1 and all(op is loops[0] for op in block.ops):
@@ -413,10 +412,10 @@ def emit_loop_kernel(func: KernelFunc) -> str:
     if parallel:
         w.open("for (int64_t task = begin; task < end; ++task)")
         _emit_task_indices(w, parallel)
-        _emit_block(emitter, block)
+        emitter.block(block)
         w.close()
     else:
-        _emit_block(emitter, block)
+        emitter.block(block)
     w.close()
     w.line()
     w.open(f"void {name}(cv_ctx *ctx, void *const *buf, const int64_t *dim)")
@@ -429,12 +428,7 @@ def emit_loop_kernel(func: KernelFunc) -> str:
     else:
         w.line(f"{name}_body(&a, 0, 1, 0);")
     w.close()
-    del prologue
     return w.text()
-
-
-def _emit_block(emitter: BodyEmitter, block: Block) -> None:
-    emitter.block(block)
 
 
 def buffer_names(func: KernelFunc) -> dict[SSAValue, str]:

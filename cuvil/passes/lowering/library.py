@@ -129,7 +129,6 @@ def _lower_scatter(t: TemplateFusion) -> Lowered:
     ranks = [aval_of(i).rank for i in indices]
     rank = max(ranks)
     inner = product(shape[count:])
-    where: list[Dim] = []
     out_index: list[Dim] = [1] * rank
     for i in indices:
         s = aval_of(i).shape
@@ -142,7 +141,6 @@ def _lower_scatter(t: TemplateFusion) -> Lowered:
             0 if n == 1 else step for n, step in zip(s, row_major_strides(s), strict=True)
         )
         strides.append(full)
-    del where
     # Updates broadcast to [index shape..., inner shape...]; a dense array of that shape is what the kernel reads.
     want = (*out_index, *shape[count:])
     got = aval_of(updates).shape

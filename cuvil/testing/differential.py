@@ -47,7 +47,7 @@ CONFIGURATIONS = tuple(Configuration(s, o) for s in (False, True) for o in (True
 class Failure:
     """One disagreement: the configuration, what happened, and at which sizes."""
 
-    kind: str  # "value", "error", "passes"
+    kind: str  # "value", "error", "passes", "crash", "draw"
     configuration: Configuration
     message: str
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])

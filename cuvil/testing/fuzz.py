@@ -207,7 +207,11 @@ class Fuzzer:
 
     # --------------------------------------------------------------------------------------- failures
     def _report(self, seed: int, failure: Failure) -> None:
-        program = fuzz_program(seed, self.steps)
+        try:
+            program = fuzz_program(seed, self.steps)
+        except Exception as error:  # the generator's own fault: there is no program to write down
+            self.totals.found.append(Found(seed, replace(failure, kind="draw", message=f"not drawn: {error!r}")))
+            return
         configurations = CONFIGURATIONS if failure.kind == "crash" else (failure.configuration,)
         if failure.sizes:
             # What is written down runs at one set of sizes: those that fail.

@@ -18,6 +18,7 @@ from cuvil.testing import RandomChooser, draw_program
 from cuvil.testing.batch import Lowered, compile_batch
 from cuvil.testing.differential import CONFIGURATIONS, check_programs
 from cuvil.testing.fuzz import Fuzzer, further_sizes, fuzz_program
+from cuvil.testing.programs import Program
 
 BATCH = 20
 SEEDS = range(0, 60, BATCH)
@@ -83,6 +84,21 @@ def test_a_program_that_crashes_is_found_and_written_down(tmp_path: Path) -> Non
     assert totals.programs == 2
     written = (tmp_path / "program_3.py").read_text()
     assert "def program(" in written and "SIGKILL" in written
+
+
+def test_a_program_that_cannot_be_drawn_is_a_failure_among_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undrawable(seed: int, steps: int = 8) -> Program:
+        if seed == 3:
+            raise ZeroDivisionError("no channels")
+        return fuzz_program(seed, steps)
+
+    monkeypatch.setattr("cuvil.testing.fuzz.fuzz_program", undrawable)
+    totals = Fuzzer(tmp_path, jobs=1, steps=2).run([2, 3, 4])
+    assert [(f.seed, f.failure.kind) for f in totals.found] == [(3, "draw")]
+    assert "no channels" in totals.found[0].failure.message
+    assert totals.programs == 3
 
 
 def test_seeds_give_the_same_programs_in_every_process() -> None:

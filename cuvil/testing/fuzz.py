@@ -209,7 +209,7 @@ class Fuzzer:
     def _report(self, seed: int, failure: Failure) -> None:
         try:
             program = fuzz_program(seed, self.steps)
-        except Exception as error:  # the generator's own fault: there is no program to write down
+        except Exception as error:  # noqa: BLE001 - the generator's own fault, and no program to write down
             self.totals.found.append(Found(seed, replace(failure, kind="draw", message=f"not drawn: {error!r}")))
             return
         configurations = CONFIGURATIONS if failure.kind == "crash" else (failure.configuration,)

@@ -172,7 +172,7 @@ def materialise(builder: Builder[Any], x: Any, dt: DType | None = None) -> Any:
     if isinstance(builder, TraceBuilder):
         if isinstance(x, Tracer):
             if x.weak is int and target.is_integer and target is not int64:
-                builder.trace.require_range(x.value_in(builder.trace), target)
+                x.require_range(target)
             return builder.cast(x.value_in(builder.trace), target)
         if isinstance(x, Expr):
             return builder.dim(x, target)

@@ -8,17 +8,71 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Region
+from xdsl.ir import Block, Region, SSAValue
 
-from cuvil.dtypes import DType
 from cuvil.frontend.dispatch import TraceBuilder, asoperand, materialise
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import name_user_line
-from cuvil.frontend.tracer import Guard, Trace, tracing
+from cuvil.frontend.tracer import Guard, Trace, Tracer, current_trace, tracing
 from cuvil.ir.attributes import ConstraintsAttr
 from cuvil.ops.record import Aval
 from cuvil.support.errors import ArgumentError, CuvilError, TracingError
 from cuvil.symbolic import Scope, free_symbols
+
+
+@dataclass
+class Subprogram:
+    """A function traced by itself, within the trace in progress where there is one.
+
+    ``captured`` are the values of the traces around it that the function uses, each with the argument that stands for
+    it in the block; they follow the function's own ``arguments``.
+    """
+
+    name: str
+    block: Block
+    arguments: tuple[SSAValue, ...]
+    captured: tuple[tuple[Tracer, SSAValue], ...]
+    results: tuple[SSAValue, ...]
+    out_tree: TreeDef
+
+
+def trace_within(
+    fn: Callable[..., Any], in_tree: TreeDef, avals: Sequence[Aval], *, weak: Sequence[type | None], name: str
+) -> Subprogram:
+    """Run ``fn(*args)`` on arrays traced by themselves; ``in_tree`` is the structure of ``args``.
+
+    Raises:
+        TracingError: the function returned something that is not an array.
+    """
+    outer = current_trace()
+    t = Trace(Scope(()), name) if outer is None else outer.within(name)
+    tracers = [t.argument(a, n, w) for a, n, w in zip(avals, leaf_paths(in_tree, "arg"), weak, strict=True)]
+    arguments = tuple(t.block.args)
+    out_tree, results = _run(t, fn, in_tree.unflatten(tracers), {})
+    return Subprogram(name, t.block, arguments, tuple(t.lifted.values()), tuple(results), out_tree)
+
+
+def _run(t: Trace, fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[TreeDef, list[SSAValue]]:
+    """What ``fn`` returns under a trace: its structure and the values of its leaves."""
+    with tracing(t):
+        try:
+            result = fn(*args, **kwargs)
+        except CuvilError as error:
+            name_user_line(error)
+            raise
+        leaves, out_tree = flatten(result)
+        builder = TraceBuilder(t)
+        values: list[SSAValue] = []
+        for path, leaf in zip(leaf_paths(out_tree, "result"), leaves, strict=True):
+            try:
+                operand = asoperand(leaf)
+            except CuvilError as error:
+                raise TracingError(
+                    f"{t.name} returned {type(leaf).__name__} at {path}; a traced function returns arrays, numbers and"
+                    " containers of them"
+                ) from error
+            values.append(materialise(builder, operand))
+    return out_tree, values
 
 
 @dataclass
@@ -71,25 +125,7 @@ def trace(
     weak = list(weak) if weak is not None else [None] * len(avals)
     tracers = [t.argument(a, n, w) for a, n, w in zip(avals, names, weak, strict=True)]
     args, kwargs = in_tree.unflatten(tracers)
-    with tracing(t):
-        try:
-            result = fn(*args, **kwargs)
-        except CuvilError as error:
-            name_user_line(error)
-            raise
-        leaves, out_tree = flatten(result)
-        builder = TraceBuilder(t)
-        values = []
-        for path, leaf in zip(leaf_paths(out_tree, "result"), leaves, strict=True):
-            try:
-                operand = asoperand(leaf)
-            except CuvilError as error:
-                raise TracingError(
-                    f"{t.name} returned {type(leaf).__name__} at {path}; a traced function returns arrays, numbers and"
-                    " containers of them"
-                ) from error
-            dt: DType | None = None
-            values.append(materialise(builder, operand, dt))
+    out_tree, values = _run(t, fn, args, kwargs)
     block = t.block
     block.add_op(ReturnOp(*values))
     func = FuncOp("main", ([a.type for a in block.args], [v.type for v in values]), Region(block))

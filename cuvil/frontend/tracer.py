@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
+from xdsl.dialects.builtin import LocationAttr
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from cuvil.dtypes import DType
@@ -31,18 +32,45 @@ class Guard:
 
 @dataclass
 class Trace:
-    """One run of a user function over traced values: the block being filled, its symbols and guards."""
+    """One run of a user function over traced values: the block being filled, its symbols and guards.
+
+    A trace within another one (``parent``) shares its symbols and guards. Traced values of the traces around it that
+    the function uses become further arguments of its block (``lifted``).
+    """
 
     scope: Scope
     name: str
     block: Block = field(default_factory=Block)
     guards: list[Guard] = field(default_factory=list[Guard])
     alive: bool = True
+    parent: Trace | None = None
 
     def __post_init__(self) -> None:
         self.builder = IRBuilder(self.block, discharge=self._discharge)
         self.int_ranges: dict[int, tuple[int, int]] = {}
+        #: Values of the traces around this one that it uses: the value, and the argument that stands for it here.
+        self.lifted: dict[SSAValue, tuple[Tracer, SSAValue]] = {}
+        #: Where the ops being emitted come from when they are copies of others; the user's current line otherwise.
+        self.origin: LocationAttr | None = None
         self._captured: dict[int, tuple[Any, SSAValue]] = {}
+
+    def within(self, name: str) -> Trace:
+        """A trace of a function that is called inside of the one being traced."""
+        return Trace(self.scope, name, guards=self.guards, parent=self)
+
+    def encloses(self, other: Trace | None) -> bool:
+        """Whether another trace is this one or lies within it."""
+        while other is not None and other is not self:
+            other = other.parent
+        return other is self
+
+    def lift(self, outer: Tracer, value: SSAValue) -> SSAValue:
+        """The argument of this trace that stands for a value of a trace around it."""
+        known = self.lifted.get(value)
+        if known is None:
+            known = self.lifted[value] = (outer, self.block.insert_arg(value.type, len(self.block.args)))
+            known[1].name_hint = value.name_hint
+        return known[1]
 
     def argument(self, aval: Aval, name: str, weak: type | None = None) -> Tracer:
         """A new input of the traced function."""
@@ -52,7 +80,7 @@ class Trace:
 
     def emit(self, name: str, operands: Sequence[SSAValue | None], params: dict[str, ParamValue]) -> tuple[Tracer, ...]:
         """Emit one op at the user's current line."""
-        self.builder.location = source_location(*user_line())
+        self.builder.location = self._location()
         try:
             results = self.builder.emit(name, operands, params)
         except CuvilError as error:
@@ -67,10 +95,13 @@ class Trace:
             return known[1]
         copy = np.array(array, copy=True)
         copy.flags.writeable = False
-        self.builder.location = source_location(*user_line())
+        self.builder.location = self._location()
         value = self.builder.shared_constant(ConstantArray(copy))
         self._captured[id(array)] = (array, value)
         return value
+
+    def _location(self) -> LocationAttr:
+        return self.origin or source_location(*user_line())
 
     def require_range(self, value: SSAValue, dt: DType) -> None:
         """A Python integer argument is used as ``dt``: each call must give one that fits (NEP 50)."""
@@ -162,8 +193,10 @@ class Tracer:
         """The SSA value, for use in a trace.
 
         Raises:
-            TracingError: this tracer belongs to a trace that has ended or is not the current one.
+            TracingError: this tracer belongs to a trace that has ended, or that is not around the current one.
         """
+        if trace is not None and trace is not self._trace and self._trace.alive and self._trace.encloses(trace):
+            return trace.lift(self, self._value)
         if not self._trace.alive or trace is not self._trace:
             raise TracingError(
                 f"a traced value of {self._trace.name!r} ({self._short()}) was used outside of the call that traced it"
@@ -171,6 +204,10 @@ class Tracer:
                 " or lists that outlive the call; return them instead."
             )
         return self._value
+
+    def require_range(self, dt: DType) -> None:
+        """This Python integer is used as ``dt`` (see :meth:`Trace.require_range`)."""
+        self._trace.require_range(self._value, dt)
 
     @property
     def aval(self) -> Aval:

@@ -11,8 +11,11 @@ from xdsl.dialects.func import ReturnOp
 
 from cuvil.dtypes import float32
 from cuvil.frontend.dispatch import apply
+from cuvil.frontend.namespace import protocol  # noqa: F401 - fills in the operators of traced arrays
+from cuvil.frontend.program import Subprogram, trace, trace_within
+from cuvil.frontend.pytree import flatten
 from cuvil.frontend.tracer import current_trace
-from cuvil.ir.dialect import ConstantOp, TensorOp
+from cuvil.ir.dialect import ConstantOp, TensorOp, aval_of
 from cuvil.ir.interpreter import location_text
 from cuvil.ir.verifier import verify_stage
 from cuvil.ops.record import Aval
@@ -21,6 +24,8 @@ from cuvil.symbolic import symbol
 
 B, S = symbol("B"), symbol("S")
 MATRIX = Aval((B, S), float32)
+#: The structure of the arguments of a function of one array.
+ONE_ARGUMENT = flatten((0,))[1]
 
 
 def _ops(program: Any, kind: type) -> list[Any]:
@@ -117,3 +122,38 @@ def test_long_programs_trace_in_linear_time_without_recursion() -> None:
 
     program = traced(fn, MATRIX)
     assert len(_ops(program, TensorOp)) == 10_000
+
+
+def test_a_function_traced_within_another_captures_its_values() -> None:
+    """What an inner function uses of the traces around it becomes arguments of its block, once each."""
+    seen: list[Subprogram] = []
+    scalar = Aval((), float32)
+
+    def outer(x: Any) -> Any:
+        def middle(y: Any) -> Any:
+            def inner(z: Any) -> Any:
+                return x * y + z * x
+
+            seen.append(trace_within(inner, ONE_ARGUMENT, [scalar], weak=[None], name="inner"))
+            return y
+
+        seen.append(trace_within(middle, ONE_ARGUMENT, [scalar], weak=[None], name="middle"))
+        return x
+
+    program = trace(outer, flatten(((0,), {}))[1], [scalar])
+    inner, middle = seen
+    assert [aval_of(a) for a in inner.block.args] == [scalar] * 3
+    assert inner.arguments == tuple(inner.block.args[:1])
+    assert [value for _, value in inner.captured] == list(inner.block.args[1:])
+    assert not middle.captured
+    assert program.func.body.block.args[0].type == inner.block.args[1].type
+
+
+def test_a_value_of_an_inner_trace_does_not_leave_it() -> None:
+    def outer(x: Any) -> Any:
+        kept: list[Any] = []
+        trace_within(lambda y: kept.append(y) or y, ONE_ARGUMENT, [Aval((), float32)], weak=[None], name="inner")
+        return x + kept[0]
+
+    with pytest.raises(TracingError, match="outside of the call"):
+        trace(outer, flatten(((0,), {}))[1], [Aval((), float32)])

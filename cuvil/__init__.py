@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 from cuvil.support.logs import configure_logging
 
 if TYPE_CHECKING:
+    from cuvil.frontend.buckets import Buckets
     from cuvil.frontend.pytree import register_pytree_node
     from cuvil.jit import Jitted, compile, jit  # noqa: A004
     from cuvil.support import errors
 
 __version__ = "0.1.0"
 
-__all__ = ["Jitted", "__version__", "compile", "errors", "jit", "register_pytree_node"]
+__all__ = ["Buckets", "Jitted", "__version__", "compile", "errors", "jit", "register_pytree_node"]
 
 #: Where the public names are, loaded at their first use: importing cuvil costs next to nothing.
 _HOMES = {
     "jit": "cuvil.jit",
     "compile": "cuvil.jit",
     "Jitted": "cuvil.jit",
+    "Buckets": "cuvil.frontend.buckets",
     "register_pytree_node": "cuvil.frontend.pytree",
 }
 _MODULES = {

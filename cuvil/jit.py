@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal, cast
 
@@ -18,17 +17,20 @@ import numpy as np
 from cuvil.compiler import Compiled, CompileOptions, Numerics, compile_program
 from cuvil.dtypes import DType, dtype, float64, int64
 from cuvil.dtypes import bool_ as bool_dtype
+from cuvil.frontend.buckets import Buckets, cut, padded_shapes
 from cuvil.frontend.program import TracedProgram, trace
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import at_user_line
+from cuvil.frontend.specs import Spec, check_hints, check_spec, parse_spec, spec_symbols, spec_text, widen
 from cuvil.frontend.tracer import Tracer, current_trace
 from cuvil.ops.record import Array, Aval, Shape
 from cuvil.passes.engine import Rule
+from cuvil.passes.validate import difference
 from cuvil.runtime.dispatch import Calls, ResultForm
 from cuvil.support.config import dump_stages
 from cuvil.support.dump import write_stages
-from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, DTypeError, ShapeError, TracingError
-from cuvil.symbolic import Dim, Expr, Scope, free_symbols, parse_dim, solve, substitute, symbol
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TracingError
+from cuvil.symbolic import Expr, Scope, free_symbols, solve, substitute
 
 log = logging.getLogger("cuvil.jit")
 
@@ -93,7 +95,9 @@ class Variant:
     guards: tuple[str, ...]
     reason: str
     seconds: float
+    hint: str | None = None  # holds for the sizes that this variant serves
     hits: int = 0
+    padding_checked: bool = False
 
     def match(self, shapes: Sequence[Sequence[int]]) -> dict[str, int] | None:
         """The symbols' values for concrete shapes, or None where the shapes or a guard do not fit."""
@@ -103,6 +107,16 @@ class Variant:
         shapes = ", ".join("[" + ", ".join(map(str, p)) + "]" for p in self.patterns)
         guards = f" guards: {'; '.join(self.guards)}" if self.guards else ""
         return f"({shapes}) hits {self.hits}, compiled in {self.seconds:.2f} s: {self.reason}{guards}"
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """How a call with bucketed sizes runs: its variant, the padded shapes, and the shapes of its results."""
+
+    variant: Variant
+    env: dict[str, int]
+    padded: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
 
 
 @dataclass
@@ -144,14 +158,16 @@ class Jitted:
         fn: Callable[..., Any],
         *,
         static_argnames: Sequence[str],
-        shapes: ShapeMode,
+        shapes: ShapeMode | Buckets,
         input_spec: Sequence[Any] | None,
         constraints: Sequence[str],
+        hints: Sequence[str],
         options: CompileOptions,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.shapes = shapes
+        self._buckets = shapes if isinstance(shapes, Buckets) else None
+        self.shapes: ShapeMode = "symbolic" if isinstance(shapes, Buckets) else shapes
         self.options = options
         self.constraints = tuple(constraints)
         try:
@@ -160,15 +176,23 @@ class Jitted:
             self._signature = None
         self.static_argnames = frozenset(static_argnames)
         self._check_static_names()
-        self._spec = None if input_spec is None else [_parse_spec(s) for s in input_spec]
+        self._spec: list[Spec] | None = None if input_spec is None else [parse_spec(e) for e in input_spec]
         if self._spec is not None:
-            _check_spec(self._spec, constraints, list(self._signature.parameters) if self._signature else [])
-        if shapes == "symbolic" and self._spec is None:
-            raise ArgumentError('shapes="symbolic" needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]')
+            check_spec(self._spec, constraints, list(self._signature.parameters) if self._signature else [])
+        if self.shapes == "symbolic" and self._spec is None:
+            what = 'shapes="symbolic"' if self._buckets is None else "shapes=Buckets(...)"
+            raise ArgumentError(f'{what} needs an input_spec, e.g. input_spec=[("x", "float32", ("B", 128))]')
+        if self._buckets is not None and self._spec is not None:
+            self._buckets.check_names(spec_symbols(self._spec), [name for name, _, _ in self._spec])
+        check_hints(hints, self._spec, constraints)
+        if hints and self._buckets is not None:
+            raise ArgumentError("hints and Buckets exclude each other: a bucketed size is a constant of its variant")
+        self._hints = [(hint, Scope([hint])) for hint in hints]
         self._families: dict[_Family, list[Variant]] = {}
         self._seen: dict[_Family, list[tuple[tuple[int, ...], ...]]] = {}
         self._concrete: dict[_Family, set[tuple[int, int]]] = {}  # axes whose sizes the function's Python code needs
         self._exact: OrderedDict[Hashable, tuple[Variant, dict[str, int]]] = OrderedDict()
+        self._padded: OrderedDict[Hashable, _Padding] = OrderedDict()
         self._calls: Calls | None = None  # the short way of calls seen before, where compiled code offers one
         self._lock = threading.RLock()
 
@@ -181,6 +205,8 @@ class Jitted:
         found = self._read(args, kwargs)
         if found is None:
             return self.fn(*args, **kwargs)  # inside another trace: inlined
+        if self._buckets is not None:
+            return self._run_padded(found, self._buckets)
         hit = self._exact.get(found.key)
         if hit is None:
             hit = self._select(found)
@@ -192,6 +218,78 @@ class Jitted:
         elif variant.compiled.native is not None and not self.static_argnames:
             self._shorten(args, kwargs, found.arrays, variant, env)
         return variant.out_tree.unflatten(variant.compiled.run(found.arrays, env))
+
+    def _run_padded(self, s: _Signature, buckets: Buckets) -> Any:
+        names = self._spec_names()
+        plan = self._padded.get(s.key)
+        if plan is None:
+            plan = self._plan_padding(s, buckets)
+        arrays = [buckets.pad(a, shape, n) for a, shape, n in zip(s.arrays, plan.padded, names, strict=True)]
+        variant = plan.variant
+        variant.hits += 1
+        self._check_ranges(variant.compiled.program.int_ranges, s)
+        results = [cut(r, shape) for r, shape in zip(variant.compiled.run(arrays, plan.env), plan.results, strict=True)]
+        if (
+            buckets.check
+            and not variant.padding_checked
+            and any(a.shape != b for a, b in zip(s.arrays, plan.padded, strict=True))
+        ):
+            self._check_padding(s, results, plan)
+            variant.padding_checked = True
+        return variant.out_tree.unflatten(results)
+
+    def _plan_padding(self, s: _Signature, buckets: Buckets) -> _Padding:
+        """Find or compile the variant of the padded sizes; tracing the true sizes says what the results' shapes are."""
+        with self._lock:
+            patterns = self._spec_patterns(s)
+            shapes = tuple(a.shape for a in s.arrays)
+            names = self._spec_names()
+            true = solve(patterns, shapes, Scope(self.constraints), names=names)
+            try:
+                bucket = buckets.bucket(true)
+                padded = tuple(padded_shapes(patterns, true, bucket))
+            except ShapeError as error:
+                raise ShapeError(f"{self._name()}: {error}{at_user_line()}") from None
+            arrays = [buckets.pad(a, shape, n) for a, shape, n in zip(s.arrays, padded, names, strict=True)]
+            variant, env = self._select(replace(s, arrays=arrays, key=(s.key, "padded")), bucket)
+            program = self._trace(s, shapes)
+            results = tuple(cast(tuple[int, ...], a.shape) for a in program.outputs)
+            larger = [tuple(substitute(d, env) for d in a.shape) for a in variant.compiled.program.outputs]
+            for k, (r, p) in enumerate(zip(results, larger, strict=True)):
+                if len(r) != len(p) or any(n > m for n, m in zip(r, p, strict=True)):
+                    raise ShapeError(
+                        f"{self._name()}: result {k} has shape {list(r)} and, once {self._sizes(true, bucket)},"
+                        f" {list(p)}{at_user_line()}; padding must keep a result's axes, and make none smaller"
+                    )
+            plan = self._padded[s.key] = _Padding(variant, env, padded, results)
+            if len(self._padded) > _EXACT_CALLS:
+                self._padded.popitem(last=False)
+            return plan
+
+    def _check_padding(self, s: _Signature, results: Sequence[Array], plan: _Padding) -> None:
+        """Raise where a result is not what the function gives without padding."""
+        shapes = tuple(a.shape for a in s.arrays)
+        options = replace(self.options, backend="reference", optimise=False, validate=False)
+        want = compile_program(self._trace(s, shapes), options).run(s.arrays, {})
+        for k, (got, expected) in enumerate(zip(results, want, strict=True)):
+            problem = difference(got, expected, None)
+            if problem:
+                padded = ", ".join(
+                    f"{list(a)} to {list(b)}" for a, b in zip(shapes, plan.padded, strict=True) if a != b
+                )
+                raise ShapeError(
+                    f"{self._name()}: padding {padded} changes result {k}{at_user_line()}: {problem}. What lies beyond"
+                    " the true sizes must not reach the results: pass a mask or the lengths and use them (where="
+                    ", an attention mask), choose a fill that does not count, or give up Buckets: with a symbol for"
+                    ' the size (shapes="symbolic") nothing is padded'
+                )
+
+    @staticmethod
+    def _sizes(true: dict[str, int], bucket: dict[str, int]) -> str:
+        return " and ".join(f"{n} = {true[n]} is padded to {m}" for n, m in bucket.items() if true[n] != m)
+
+    def _spec_names(self) -> list[str]:
+        return [name for name, _, _ in self._spec or ()]
 
     def _check_ranges(self, ranges: dict[int, tuple[int, int]], s: _Signature) -> None:
         """Python integers that are used with narrower integer arrays must fit them, as in NumPy."""
@@ -230,16 +328,27 @@ class Jitted:
         return Lowered(self._compile_traced(self._trace(found, patterns), keep_text=True))
 
     def prepare(self) -> None:
-        """Compile the variant of the ``input_spec`` now."""
+        """Compile the variants of the ``input_spec`` now: the general one and one for each hint.
+
+        Raises:
+            ArgumentError: an entry of the ``input_spec`` has no dtype.
+        """
         assert self._spec is not None
-        arrays = [np.empty((0,) * len(dims), dt.numpy) for _, dt, dims in self._spec]
+        arrays: list[Array] = []
+        for name, dt, dims in self._spec:
+            if dt is None:
+                raise ArgumentError(f"to compile ahead of the first call, {name} needs a dtype in input_spec")
+            arrays.append(np.empty((0,) * len(dims), dt.numpy))
         _, tree = flatten((tuple(arrays), {}))
         s = _Signature(tree, (), arrays, (None,) * len(arrays))
         with self._lock:
             family = self._family(s)
             if family not in self._families:
-                variant = self._build(s, tuple(dims for _, _, dims in self._spec), "input_spec, ahead of time")
-                self._families[family] = [variant]
+                patterns = tuple(dims for _, _, dims in self._spec)
+                self._families[family] = [
+                    self._build(s, patterns, "input_spec, ahead of time" if hint is None else f"hint {hint}", hint)
+                    for hint in (None, *(h for h, _ in self._hints))
+                ]
 
     def variants(self) -> list[Variant]:
         """Every compiled variant."""
@@ -387,7 +496,7 @@ class Jitted:
                 f" have{at_user_line()}: {error}"
             ) from None
 
-    def _select(self, s: _Signature) -> tuple[Variant, dict[str, int]]:
+    def _select(self, s: _Signature, bucket: dict[str, int] | None = None) -> tuple[Variant, dict[str, int]]:
         with self._lock:
             family = self._family(s)
             shapes = tuple(a.shape for a in s.arrays)
@@ -395,19 +504,32 @@ class Jitted:
             if shapes not in seen:
                 seen.append(shapes)
                 del seen[:-_SEEN]
+            hint = self._hint(s) if self._hints else None
             for variant in reversed(self._families.get(family, [])):
-                env = variant.match(shapes)
+                env = variant.match(shapes) if variant.hint == hint else None
                 if env is not None:
                     return self._remember(s.key, variant, env)
             patterns = self._patterns(s)
+            if bucket:
+                patterns = tuple(tuple(substitute(d, bucket) for d in p) for p in patterns)
             if self._spec is not None:
                 # What the user stated must hold; only guards that tracing found lead to another variant.
-                solve(patterns, shapes, Scope(self.constraints), names=[name for name, _, _ in self._spec])
-            variant = self._specialise(s, family, patterns, self._reason(family, patterns))
+                solve(patterns, shapes, Scope(self.constraints), names=self._spec_names())
+            reason = self._reason(family, patterns) if hint is None else f"hint {hint}"
+            if bucket:
+                reason = "bucket " + ", ".join(f"{n} = {m}" for n, m in bucket.items())
+            variant = self._specialise(s, family, patterns, reason, hint)
             env = variant.match(shapes)
             assert env is not None
             self._families.setdefault(family, []).append(variant)
             return self._remember(s.key, variant, env)
+
+    def _hint(self, s: _Signature) -> str | None:
+        """The first hint that holds for a call."""
+        env = _match(self._spec_patterns(s), Scope(), tuple(a.shape for a in s.arrays))
+        if env is None:
+            return None  # the call does not fit the input_spec, and is told so
+        return next((hint for hint, scope in self._hints if scope.first_broken(env) is None), None)
 
     def _remember(self, key: Hashable, variant: Variant, env: dict[str, int]) -> tuple[Variant, dict[str, int]]:
         self._exact[key] = (variant, env)
@@ -415,7 +537,9 @@ class Jitted:
             self._exact.popitem(last=False)
         return variant, env
 
-    def _specialise(self, s: _Signature, family: _Family, patterns: tuple[Shape, ...], reason: str) -> Variant:
+    def _specialise(
+        self, s: _Signature, family: _Family, patterns: tuple[Shape, ...], reason: str, hint: str | None
+    ) -> Variant:
         """Compile the most general of the patterns that the function can be traced for and that fit this call."""
         start = perf_counter()
         shapes = tuple(a.shape for a in s.arrays)
@@ -423,7 +547,7 @@ class Jitted:
         for candidate in self._candidates(patterns, shapes):
             symbolic = bool(free_symbols(*(d for p in candidate for d in p)))
             try:
-                program = self._trace(s, candidate)
+                program = self._trace(s, candidate, hint)
             except Exception as error:
                 # In "auto" it was cuvil's idea to make symbols of sizes: the exact shapes, tried last, raise what is
                 # the user's own mistake.
@@ -444,8 +568,8 @@ class Jitted:
                 reason = f"{reason}; {axes} static: {why}"
             if failed:
                 self._concrete.setdefault(family, set()).update(kept)
-            return self._finish(program, candidate, reason, start)
-        raise ShapeError(f"{self._name()}: shapes {shapes} do not fit the input_spec {self._spec_text()}")
+            return self._finish(program, candidate, reason, start, hint)
+        raise ShapeError(f"{self._name()}: shapes {shapes} do not fit the input_spec {spec_text(self._spec)}")
 
     def _candidates(
         self, patterns: tuple[Shape, ...], shapes: tuple[tuple[int, ...], ...]
@@ -468,11 +592,13 @@ class Jitted:
                 yield tuple(tuple(substitute(d, {name: sizes[name]}) for d in p) for p in patterns)
         yield shapes
 
-    def _build(self, s: _Signature, patterns: tuple[Shape, ...], reason: str) -> Variant:
+    def _build(self, s: _Signature, patterns: tuple[Shape, ...], reason: str, hint: str | None) -> Variant:
         start = perf_counter()
-        return self._finish(self._trace(s, patterns), patterns, reason, start)
+        return self._finish(self._trace(s, patterns, hint), patterns, reason, start, hint)
 
-    def _finish(self, program: TracedProgram, patterns: tuple[Shape, ...], reason: str, start: float) -> Variant:
+    def _finish(
+        self, program: TracedProgram, patterns: tuple[Shape, ...], reason: str, start: float, hint: str | None
+    ) -> Variant:
         compiled = self._compile_traced(program)
         seconds = perf_counter() - start
         guards = tuple(
@@ -480,9 +606,9 @@ class Jitted:
             for g in program.guards
         )
         log.info("compiled %s for %s in %.2f s: %s", self._name(), patterns, seconds, reason)
-        return Variant(patterns, program.scope, compiled, program.out_tree, guards, reason, seconds)
+        return Variant(patterns, program.scope, compiled, program.out_tree, guards, reason, seconds, hint)
 
-    def _trace(self, s: _Signature, patterns: Sequence[Shape]) -> TracedProgram:
+    def _trace(self, s: _Signature, patterns: Sequence[Shape], hint: str | None = None) -> TracedProgram:
         avals = [Aval(tuple(p), dtype(a.dtype)) for p, a in zip(patterns, s.arrays, strict=True)]
         return trace(
             self._callable(s.statics),
@@ -490,7 +616,7 @@ class Jitted:
             avals,
             weak=s.weak,
             names=self._leaf_names(s.tree),
-            constraints=self.constraints,
+            constraints=self.constraints if hint is None else (*self.constraints, hint),
             name=self._name(),
         )
 
@@ -536,11 +662,11 @@ class Jitted:
         if len(self._spec) != len(s.arrays):
             raise ArgumentError(
                 f"{self._name()} was given {len(s.arrays)} arrays, its input_spec has {len(self._spec)}:"
-                f" {self._spec_text()}"
+                f" {spec_text(self._spec)}"
             )
         out: list[Shape] = []
         for (name, dt, dims), a in zip(self._spec, s.arrays, strict=True):
-            if dtype(a.dtype) is not dt:
+            if dt is not None and dtype(a.dtype) is not dt:
                 raise ArgumentTypeError(
                     f"argument {name} of {self._name()} has dtype {a.dtype}, its input_spec says {dt.name};"
                     f" convert it: {name}.astype('{dt.name}')"
@@ -553,11 +679,6 @@ class Jitted:
             out.append(dims)
         return tuple(out)
 
-    def _spec_text(self) -> str:
-        if self._spec is None:
-            return "(none)"
-        return ", ".join(f"{n}: {d.name}[{', '.join(map(str, s))}]" for n, d, s in self._spec)
-
     def _reason(self, family: _Family, patterns: Sequence[Shape]) -> str:
         if self._spec is not None:
             return "input_spec"
@@ -567,89 +688,14 @@ class Jitted:
         return "first call" if not self._families.get(family) else "new shapes"
 
 
-def widen(
-    shapes: Sequence[tuple[int, ...]], seen: Sequence[Sequence[tuple[int, ...]]], names: Sequence[str]
-) -> tuple[Shape, ...]:
-    """Shapes with every axis that was seen to vary as a symbol; axes that always varied together share one.
-
-    >>> widen([(4, 8), (4,)], [[(2, 8), (2,)]], ["x", "mask"])
-    ((Expr('x_0'), 8), (Expr('x_0'),))
-    """
-    histories: dict[tuple[int, ...], Dim] = {}
-    out: list[Shape] = []
-    for k, shape in enumerate(shapes):
-        dims: list[Dim] = []
-        for axis, n in enumerate(shape):
-            history = (n, *(s[k][axis] for s in seen))
-            if all(h == n for h in history):
-                dims.append(n)
-                continue
-            known = histories.get(history)
-            if known is None:
-                base = "".join(c if c.isalnum() else "_" for c in names[k]).strip("_") or f"arg{k}"
-                known = histories[history] = symbol(f"{base}_{axis}")
-            dims.append(known)
-        out.append(tuple(dims))
-    return tuple(out)
-
-
-def _parse_size(size: Any) -> Dim:
-    if isinstance(size, str):
-        return parse_dim(size)
-    if isinstance(size, Expr):
-        return size
-    try:
-        number = operator.index(size)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise ArgumentError(f"the size {size!r} is no integer >= 0; give an axis that varies a name, such as 'B'")
-    return number
-
-
-def _check_spec(spec: Sequence[tuple[str, DType, Shape]], constraints: Sequence[str], parameters: list[str]) -> None:
-    """Tell an ``input_spec`` and ``constraints`` that cannot be meant."""
-    names = [name for name, _, _ in spec]
-    if names != parameters and sorted(names) == sorted(parameters):
-        raise ArgumentError(
-            f"input_spec has the order {', '.join(names)}, the function's parameters {', '.join(parameters)}; entries"
-            " are taken in order, so give them in that of the parameters"
-        )
-    if isinstance(constraints, str):
-        raise ArgumentError(f"constraints is one text, {constraints!r}; write a list of them: [{constraints!r}]")
-    scope = Scope(constraints)
-    known = {s for _, _, shape in spec for d in shape for s in free_symbols(d)}
-    for relation in scope.relations:
-        unknown = (free_symbols(relation.left) | free_symbols(relation.right)) - known
-        if unknown:
-            raise ArgumentError(
-                f"the constraint {relation} speaks of {', '.join(sorted(unknown))}, which no size of input_spec has;"
-                f" those have {', '.join(sorted(known)) or 'no symbols'}"
-            )
-    if scope.admits_nothing:
-        raise ArgumentError(f"no sizes satisfy all constraints {', '.join(constraints)}")
-
-
-def _parse_spec(entry: Any) -> tuple[str, DType, Shape]:
-    try:
-        name, dt, dims = entry
-        if isinstance(dims, str):
-            raise ArgumentError(f"the shape {dims!r} is one text; write a tuple of sizes, such as ({dims!r},)")
-        return str(name), dtype(dt), tuple(_parse_size(d) for d in dims)
-    except (TypeError, ValueError, CuvilError) as error:
-        raise ArgumentError(
-            f"an input_spec entry is (name, dtype, shape), e.g. ('x', 'float32', ('B', 3, 224, 224)); got {entry!r}:"
-            f" {error}"
-        ) from error
-
-
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
     static_argnames: str | Sequence[str] = (),
-    shapes: ShapeMode = "auto",
+    shapes: ShapeMode | Buckets = "auto",
     input_spec: Sequence[Any] | None = None,
     constraints: Sequence[str] = (),
+    hints: Sequence[str] = (),
     backend: str = "c",
     numerics: Numerics = "standard",
     precision: str = "float32",
@@ -666,9 +712,13 @@ def jit(
         fn: the function, written against ``cuvil.numpy``.
         static_argnames: parameters that are Python values, one compiled variant per value; must be hashable.
         shapes: ``"auto"`` compiles the first call for its shape and makes a symbol of every axis that is seen to
-            vary; ``"static"`` compiles for each shape; ``"symbolic"`` takes the shapes of ``input_spec``.
+            vary; ``"static"`` compiles for each shape; ``"symbolic"`` takes the shapes of ``input_spec``;
+            :class:`~cuvil.Buckets` pads some of its sizes up to a few and compiles for those.
         input_spec: ``(name, dtype, shape)`` per array; a shape's entries are ints or expressions (``"B"``, ``"2*S"``).
-        constraints: what is known of the symbols, e.g. ``"1 <= S <= 512"``, ``"S % 16 == 0"``.
+            Arrays that name the same symbol share that size. A dtype of None takes any.
+        constraints: what always holds of the symbols, e.g. ``"1 <= S <= 512"``; a call that breaks one is an error.
+        hints: what often holds of them, e.g. ``"S % 16 == 0"``: calls for which the first of them holds that does get a
+            variant that relies on it, all others the general one.
         backend: ``"c"``, ``"reference"`` (NumPy, op by op) or ``"null"`` (compiles, computes nothing).
         numerics: ``"standard"`` or ``"relaxed"``.
         precision: ``"float32"``.
@@ -690,8 +740,8 @@ def jit(
     >>> softmax(np.zeros((2, 4), np.float32)).tolist()
     [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
     """
-    if shapes not in ("auto", "static", "symbolic"):
-        raise ArgumentError(f"unknown shapes {shapes!r}; expected 'auto', 'static' or 'symbolic'")
+    if not isinstance(shapes, Buckets) and shapes not in ("auto", "static", "symbolic"):
+        raise ArgumentError(f"unknown shapes {shapes!r}; expected 'auto', 'static', 'symbolic' or Buckets(...)")
     options = CompileOptions(
         backend=backend,
         numerics=numerics,
@@ -713,6 +763,7 @@ def jit(
             shapes=shapes,
             input_spec=input_spec,
             constraints=constraints,
+            hints=hints,
             options=options,
         )
 
@@ -727,9 +778,10 @@ def compile(  # noqa: A001 - the public name
     constraints: Sequence[str] = (),
     **options: Any,
 ) -> Jitted:
-    """Compile ahead of the first call, for the shapes of ``input_spec``.
+    """Compile ahead of the first call, for the shapes of ``input_spec`` and each of the ``hints``.
 
-    ``fn`` takes its arrays as positional arguments in the order of ``input_spec``.
+    ``fn`` takes its arrays as positional arguments in the order of ``input_spec``. Other options are those of
+    :func:`jit`.
 
     Raises:
         ArgumentError: an unknown target.

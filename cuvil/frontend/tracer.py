@@ -15,9 +15,10 @@ from cuvil.dtypes import DType
 from cuvil.frontend.source import at_user_line, compares_in_user_code, user_line
 from cuvil.ir.attributes import ConstantArray, tensor_type
 from cuvil.ir.builder import IRBuilder, source_location
-from cuvil.ir.dialect import aval_of
+from cuvil.ir.dialect import TensorOp, aval_of
+from cuvil.ir.interpreter import location_text
 from cuvil.ops.record import Array, Aval, Obligation, ParamValue, Shape
-from cuvil.support.errors import CuvilError, ShapeError, TracingError
+from cuvil.support.errors import CuvilError, DTypeError, ShapeError, TracingError
 from cuvil.symbolic import Dim, Scope, Truth, comparison_hook, product
 
 
@@ -85,6 +86,8 @@ class Trace:
             results = self.builder.emit(name, operands, params)
         except CuvilError as error:
             _point_at_user(error)
+            if isinstance(error, ShapeError | DTypeError):
+                _name_operands(error, operands)
             raise
         return tuple(Tracer(self, r) for r in results)
 
@@ -139,6 +142,24 @@ def _point_at_user(error: CuvilError) -> None:
     where = at_user_line()
     if where and error.args and isinstance(error.args[0], str) and where not in error.args[0]:
         error.args = (error.args[0] + where, *error.args[1:])
+
+
+def _name_operands(error: CuvilError, operands: Sequence[SSAValue | None]) -> None:
+    """Append what the op was given: each value by the user's name or by where it was computed, with dtype and shape."""
+    given: list[str] = []
+    for value in operands:
+        if value is None:
+            continue
+        aval = aval_of(value)
+        if isinstance(value, BlockArgument):
+            what = f"argument {value.name_hint}" if value.name_hint else "an argument"
+        elif isinstance(value.owner, TensorOp):
+            what = f"result of {value.owner.record.name} at {location_text(value.owner)}"
+        else:
+            what = "a constant"
+        given.append(f"{what}: {aval.dtype.name}[{', '.join(map(str, aval.shape))}]")
+    if given and error.args and isinstance(error.args[0], str) and "\nGiven: " not in error.args[0]:
+        error.args = (f"{error.args[0]}\nGiven: {'; '.join(given)}", *error.args[1:])
 
 
 _CURRENT: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("cuvil_trace", default=None)

@@ -59,7 +59,7 @@ class Validation:
         except CuvilError as error:
             raise PassError(f"pass {name!r} made a program that does not run: {error}") from error
         for i, (g, w) in enumerate(zip(got, self.expected, strict=True)):
-            problem = _difference(np.asarray(g), np.asarray(w), self.tolerance)
+            problem = difference(np.asarray(g), np.asarray(w), self.tolerance)
             if problem:
                 raise PassError(f"pass {name!r} changed result {i}: {problem} (sizes {self.env})")
         self.expected = got  # each pass answers for its own change
@@ -88,7 +88,8 @@ def _draw(rng: np.random.Generator, aval: Aval, env: dict[str, int]) -> Array:
     return rng.integers(0, 2, shape).astype(aval.dtype.numpy)
 
 
-def _difference(got: Array, want: Array, tolerance: float | None) -> str:
+def difference(got: Array, want: Array, tolerance: float | None) -> str:
+    """How a result differs from what it must be by more than a tolerance (None: that of its dtype), or nothing."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)}, it was {want.dtype}{list(want.shape)}"
     dt: DType = dtype(want.dtype)

@@ -413,7 +413,11 @@ def test_compile_ahead_of_time() -> None:
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        ({"shapes": "sometimes"}, ArgumentError, "unknown shapes 'sometimes'; expected 'auto', 'static', 'symbolic' or Buckets"),
+        (
+            {"shapes": "sometimes"},
+            ArgumentError,
+            "unknown shapes 'sometimes'; expected 'auto', 'static', 'symbolic' or Buckets",
+        ),
         ({"shapes": "symbolic"}, ArgumentError, "needs an input_spec"),
         ({"backend": "abacus"}, ArgumentError, "unknown backend 'abacus'"),
         ({"numerics": "fast"}, ArgumentError, "unknown numerics 'fast'"),

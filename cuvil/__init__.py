@@ -11,13 +11,28 @@ from cuvil.support.logs import configure_logging
 
 if TYPE_CHECKING:
     from cuvil.frontend.buckets import Buckets
+    from cuvil.frontend.control import cond, fori_loop, map, scan, switch, while_loop  # noqa: A004
     from cuvil.frontend.pytree import register_pytree_node
     from cuvil.jit import Jitted, compile, jit  # noqa: A004
     from cuvil.support import errors
 
 __version__ = "0.1.0"
 
-__all__ = ["Buckets", "Jitted", "__version__", "compile", "errors", "jit", "register_pytree_node"]
+__all__ = [
+    "Buckets",
+    "Jitted",
+    "__version__",
+    "compile",
+    "cond",
+    "errors",
+    "fori_loop",
+    "jit",
+    "map",
+    "register_pytree_node",
+    "scan",
+    "switch",
+    "while_loop",
+]
 
 #: Where the public names are, loaded at their first use: importing cuvil costs next to nothing.
 _HOMES = {
@@ -26,6 +41,12 @@ _HOMES = {
     "Jitted": "cuvil.jit",
     "Buckets": "cuvil.frontend.buckets",
     "register_pytree_node": "cuvil.frontend.pytree",
+    "cond": "cuvil.frontend.control",
+    "switch": "cuvil.frontend.control",
+    "while_loop": "cuvil.frontend.control",
+    "fori_loop": "cuvil.frontend.control",
+    "scan": "cuvil.frontend.control",
+    "map": "cuvil.frontend.control",
 }
 _MODULES = {
     "errors": "cuvil.support.errors",

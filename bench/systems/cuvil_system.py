@@ -60,5 +60,4 @@ class CuvilSession(Session):
         """One row a kernel call: its name, seconds (median), flops and bytes."""
         (variant,) = self.jitted.variants()
         env = variant.match([a.shape for a in self.inputs]) or {}
-        compiled = self.jitted.lower(*self.inputs).compiled  # keeps the fused function, of which the costs are read
-        return profile_rows(compiled, self.inputs, env, iterations)
+        return profile_rows(variant.compiled, self.inputs, env, iterations)

@@ -21,9 +21,6 @@ from cuvil.ops.record import Array, Aval, Obligation, ParamValue, Shape
 from cuvil.support.errors import CuvilError, DTypeError, ShapeError, TracingError
 from cuvil.symbolic import Dim, Scope, Truth, comparison_hook, product
 
-#: Captured arrays up to this size are copied at once, larger ones when the program is compiled.
-_COPIED_BYTES = 64 << 10
-
 
 @dataclass(frozen=True)
 class Guard:
@@ -50,13 +47,22 @@ class Trace:
     parent: Trace | None = None
 
     def __post_init__(self) -> None:
-        self.builder = IRBuilder(self.block, discharge=self._discharge)
+        self.builder = IRBuilder(self.block, discharge=self.require)
         self.int_ranges: dict[int, tuple[int, int]] = {}
         #: Values of the traces around this one that it uses: the value, and the argument that stands for it here.
         self.lifted: dict[SSAValue, tuple[Tracer, SSAValue]] = {}
         #: Where the ops being emitted come from when they are copies of others; the user's current line otherwise.
         self.origin: LocationAttr | None = None
         self._captured: dict[int, tuple[Any, SSAValue]] = {}
+        self._copies: dict[int, tuple[Any, ConstantArray]] = {}  # of the outermost trace: shared by all within it
+
+    @property
+    def outermost(self) -> Trace:
+        """The trace of the whole function."""
+        trace = self
+        while trace.parent is not None:
+            trace = trace.parent
+        return trace
 
     def within(self, name: str) -> Trace:
         """A trace of a function that is called inside of the one being traced."""
@@ -95,17 +101,18 @@ class Trace:
         return tuple(Tracer(self, r) for r in results)
 
     def capture(self, array: Array) -> SSAValue:
-        """A concrete array used by the function becomes a constant, shared by later uses.
-
-        Large ones are read where they are until the program is compiled, and not copied before.
-        """
+        """A concrete array used by the function becomes a constant (copied once, shared by later uses)."""
         known = self._captured.get(id(array))
         if known is not None and known[0] is array:
             return known[1]
-        kept = array.view() if array.nbytes > _COPIED_BYTES else np.array(array, copy=True)
-        kept.flags.writeable = False
+        copies = self.outermost._copies
+        made = copies.get(id(array))
+        if made is None or made[0] is not array:
+            copy = np.array(array, copy=True)
+            copy.flags.writeable = False
+            made = copies[id(array)] = (array, ConstantArray(copy))
         self.builder.location = self._location()
-        value = self.builder.shared_constant(ConstantArray(kept))
+        value = self.builder.shared_constant(made[1])
         self._captured[id(array)] = (array, value)
         return value
 
@@ -128,10 +135,11 @@ class Trace:
             return False
         truth = self.scope.prove("==", left, right)
         if truth is Truth.UNKNOWN:
-            self._discharge("Python", Obligation("!=", left, right, "a condition of the traced function"))
+            self.require("Python", Obligation("!=", left, right, "a condition of the traced function"))
         return truth is Truth.YES
 
-    def _discharge(self, op: str, obligation: Obligation) -> None:
+    def require(self, op: str, obligation: Obligation) -> None:
+        """See that a relation holds: proved, else guarded at each call; refuted, it is an error."""
         truth = self.scope.prove(obligation.relation, obligation.left, obligation.right)
         if truth is Truth.YES:
             return
@@ -177,10 +185,11 @@ def current_trace() -> Trace | None:
 
 
 class tracing:  # noqa: N801 - used as a context manager
-    """``with tracing(trace): ...`` makes a trace current and marks its tracers dead afterwards."""
+    """``with tracing(trace): ...`` makes a trace current and marks its tracers dead afterwards, unless it is kept."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, keep: bool = False) -> None:
         self.trace = trace
+        self.keep = keep
 
     def __enter__(self) -> Trace:
         self.token = _CURRENT.set(self.trace)
@@ -190,7 +199,7 @@ class tracing:  # noqa: N801 - used as a context manager
     def __exit__(self, *_: object) -> None:
         comparison_hook.reset(self.compare_token)
         _CURRENT.reset(self.token)
-        self.trace.alive = False
+        self.trace.alive = self.keep
 
 
 #: Functions that Tracer's operators and methods call, filled in by the namespace module: name -> function.
@@ -235,6 +244,10 @@ class Tracer:
     def require_range(self, dt: DType) -> None:
         """This Python integer is used as ``dt`` (see :meth:`Trace.require_range`)."""
         self._trace.require_range(self._value, dt)
+
+    def as_weak(self, kind: type) -> Tracer:
+        """The same value, with the dtype of a Python scalar in promotion."""
+        return Tracer(self._trace, self._value, kind)
 
     @property
     def aval(self) -> Aval:

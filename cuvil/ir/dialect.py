@@ -11,10 +11,10 @@ from xdsl.dialects.func import Func
 from xdsl.ir import Block, Dialect, Operation, OpTraits, Region, SSAValue
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 import cuvil.ops  # noqa: F401 - fills the registry  # pyright: ignore[reportUnusedImport]
+from cuvil.dtypes import dtype
 from cuvil.ir.attributes import (
     NO_PARAMS,
     ConstantArray,
@@ -27,32 +27,23 @@ from cuvil.ir.attributes import (
     format_params,
     params_attr,
     parse_constant,
-    parse_defined_operand,
     parse_params,
     scan_balanced,
     tensor_type,
 )
+from cuvil.ir.control import CheckOp, LoopOp, SwitchOp, WhileOp, YieldOp
 from cuvil.ir.kernel import KERNEL
+from cuvil.ir.operands import (
+    aval_of,
+    parse_operands,
+    parse_result_types,
+    print_operands,
+    print_result_types,
+    type_of,
+)
 from cuvil.ops.record import Array, Aval, OpRecord, ParamValue
 from cuvil.ops.registry import records
 from cuvil.support.errors import CuvilError, IRError
-
-
-def type_of(value: SSAValue) -> TensorType:
-    """The tensor type of a value.
-
-    Raises:
-        IRError: the value is not a tensor.
-    """
-    t = value.type
-    if not isinstance(t, TensorType):
-        raise IRError(f"expected a tensor value, got {t}")
-    return t
-
-
-def aval_of(value: SSAValue) -> Aval:
-    """Shape and dtype of a value."""
-    return type_of(value).data
 
 
 class TensorOp(Operation):
@@ -119,59 +110,18 @@ class TensorOp(Operation):
             raise VerifyException(f"{self.name}: result types are {got}, its rules give {want}")
 
     def print(self, printer: Printer) -> None:
-        _print_operands(printer, self.arguments)
+        print_operands(printer, self.arguments)
         if self.params_attr.data:
             printer.print_string(" {" + format_params(self.params_attr.data) + "}")
-        _print_result_types(printer, self)
+        print_result_types(printer, self)
 
     @classmethod
     def parse(cls, parser: Parser) -> TensorOp:
-        operands = _parse_operands(parser)
+        operands = parse_operands(parser)
         params: dict[str, ParamValue] = {}
         if parser.parse_optional_punctuation("{") is not None:
             params = dict(parse_params(scan_balanced(parser, "}"), cls.record.params))
-        return cls.build(operands, params, _parse_result_types(parser))
-
-
-def _print_operands(printer: Printer, operands: Sequence[SSAValue | None]) -> None:
-    for i, operand in enumerate(operands):
-        printer.print_string(" " if i == 0 else ", ")
-        if operand is None:
-            printer.print_string("none")
-        else:
-            printer.print_operand(operand)
-
-
-def _parse_operands(parser: Parser) -> list[SSAValue | None]:
-    operands: list[SSAValue | None] = []
-    while True:
-        if parser.parse_optional_keyword("none") is not None:
-            operands.append(None)
-        elif (value := parse_defined_operand(parser)) is not None:
-            operands.append(value)
-        elif operands:
-            parser.raise_error("expected an operand after ','")
-        if not operands or parser.parse_optional_punctuation(",") is None:
-            return operands
-
-
-def _print_result_types(printer: Printer, op: Operation) -> None:
-    for i, result in enumerate(op.results):
-        printer.print_string(" : " if i == 0 else ", ")
-        printer.print_attribute(result.type)
-
-
-def _parse_result_types(parser: Parser) -> list[Aval]:
-    avals: list[Aval] = []
-    if parser.parse_optional_punctuation(":") is None:
-        return avals
-    while True:
-        t = parser.parse_type()
-        if not isinstance(t, TensorType):
-            parser.raise_error(f"expected a !cuvil.tensor type, got {t}")
-        avals.append(t.data)
-        if parser.parse_optional_punctuation(",") is None:
-            return avals
+        return cls.build(operands, params, parse_result_types(parser))
 
 
 class ConstantOp(Operation):
@@ -192,37 +142,25 @@ class ConstantOp(Operation):
 
     @classmethod
     def build(cls, constant: ConstantArray) -> ConstantOp:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return cls.create(result_types=[tensor_type(constant.aval)], properties={"value": ConstantAttr(constant)})
+        a = constant.array
+        aval = Aval(tuple(a.shape), dtype(a.dtype))
+        return cls.create(result_types=[tensor_type(aval)], properties={"value": ConstantAttr(constant)})
 
     def verify_(self) -> None:
-        aval = self.constant.aval
-        if aval_of(self.results[0]) != aval:
-            raise VerifyException(f"constant of {aval.dtype.numpy}{list(aval.shape)} has type {self.results[0].type}")
+        a = self.value
+        if aval_of(self.results[0]) != Aval(tuple(a.shape), dtype(a.dtype)):
+            raise VerifyException(f"constant of {a.dtype}{list(a.shape)} has type {self.results[0].type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" <{format_constant(self.constant)}>")
-        _print_result_types(printer, self)
+        print_result_types(printer, self)
 
     @classmethod
     def parse(cls, parser: Parser) -> ConstantOp:
         parser.parse_punctuation("<")
         op = cls.build(parse_constant(scan_balanced(parser, ">")))
-        _parse_result_types(parser)
+        parse_result_types(parser)
         return op
-
-
-class YieldOp(Operation):
-    """Ends a fusion region: the values that the kernel writes."""
-
-    name = "cuvil.yield"
-    traits: ClassVar[OpTraits] = OpTraits(lambda: (IsTerminator(),))
-
-    def print(self, printer: Printer) -> None:
-        _print_operands(printer, tuple(self.operands))
-
-    @classmethod
-    def parse(cls, parser: Parser) -> YieldOp:
-        return cls.create(operands=[o for o in _parse_operands(parser) if o is not None])
 
 
 class FusionOp(Operation):
@@ -274,20 +212,20 @@ class FusionOp(Operation):
             raise VerifyException("a fusion yields values of its result types")
 
     def print(self, printer: Printer) -> None:
-        _print_operands(printer, tuple(self.operands))
+        print_operands(printer, tuple(self.operands))
         attr = self.properties["params"]
         assert isinstance(attr, ParamsAttr)
         printer.print_string(" {" + format_params(attr.data) + "} ")
         printer.print_region(self.regions[0])
-        _print_result_types(printer, self)
+        print_result_types(printer, self)
 
     @classmethod
     def parse(cls, parser: Parser) -> FusionOp:
-        operands = [o for o in _parse_operands(parser) if o is not None]
+        operands = [o for o in parse_operands(parser) if o is not None]
         parser.parse_punctuation("{")
         params = params_attr(dict(parse_params(scan_balanced(parser, "}"), ())))
         region = parser.parse_region()
-        results = _parse_result_types(parser)
+        results = parse_result_types(parser)
         return cls.create(
             operands=operands,
             result_types=[tensor_type(a) for a in results],
@@ -306,7 +244,9 @@ OP_CLASSES: dict[str, type[TensorOp]] = {r.name: _op_class(r) for r in records()
 
 
 def _dialect() -> Dialect:
-    ops: list[type[Operation]] = [*OP_CLASSES.values(), ConstantOp, FusionOp, YieldOp]
+    ops: list[type[Operation]] = [
+        *OP_CLASSES.values(), ConstantOp, FusionOp, YieldOp, SwitchOp, WhileOp, LoopOp, CheckOp,
+    ]  # fmt: skip
     return Dialect("cuvil", ops, [TensorType, ParamsAttr, ConstantAttr, ConstraintsAttr])
 
 

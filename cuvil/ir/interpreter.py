@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp
+from cuvil.ir.control import CheckOp, ControlOp, LoopOp, SwitchOp, WhileOp
+from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ops.builder import concrete
 from cuvil.ops.record import Array
-from cuvil.support.errors import CuvilError, IRError
+from cuvil.support.errors import CheckFailed, CuvilError, IRError
+from cuvil.symbolic import evaluate
 
 
 def run_op(op: TensorOp, operands: Sequence[Array | None], env: Mapping[str, int]) -> tuple[Array, ...]:
@@ -40,11 +43,46 @@ def run_block(block: Block, inputs: Sequence[Array], env: Mapping[str, int]) -> 
         elif isinstance(op, FusionOp):
             outs = run_block(op.body, [values[o] for o in op.operands], env)
             values.update(zip(op.results, outs, strict=True))
+        elif isinstance(op, ControlOp):
+            values.update(zip(op.results, _run_control(op, [values[o] for o in op.operands], env), strict=True))
+        elif isinstance(op, CheckOp):
+            if not values[op.operands[0]]:
+                raise CheckFailed(op.message)
         else:
             raise IRError(f"the reference interpreter does not run {op.name}")
         for dead in remaining.get(op, ()):
             values.pop(dead, None)
     raise IRError("a block ended without a terminator")
+
+
+def _run_control(op: ControlOp, given: Sequence[Array], env: Mapping[str, int]) -> Sequence[Array]:
+    """The results of an op with regions."""
+    if isinstance(op, SwitchOp):
+        chosen = min(max(int(given[0]), 0), len(op.regions) - 1)
+        return run_block(op.bodies[chosen], given[1:], env)
+    if isinstance(op, WhileOp):
+        condition, body = op.bodies
+        state, rest = list(given[: op.carried]), list(given[op.carried :])
+        while run_block(condition, [*state, *rest], env)[0]:
+            state = list(run_block(body, [*state, *rest], env))
+        return state
+    if isinstance(op, LoopOp):
+        return _run_loop(op, given, env)
+    raise IRError(f"the reference interpreter does not run {op.name}")
+
+
+def _run_loop(op: LoopOp, given: Sequence[Array], env: Mapping[str, int]) -> Sequence[Array]:
+    n, k = op.carried, op.scanned
+    state, xs, rest = list(given[:n]), given[n : n + k], given[n + k :]
+    stacked = [np.empty(tuple(evaluate(d, env) for d in a.shape), a.dtype.numpy) for a in map(aval_of, op.results[n:])]
+    trip = evaluate(op.trip, env)
+    for i in reversed(range(trip)) if op.reverse else range(trip):
+        given = [np.asarray(i, np.int64), *state, *(np.asarray(x[i]) for x in xs), *rest]
+        out = run_block(op.bodies[0], given, env)
+        state = list(out[:n])
+        for whole, element in zip(stacked, out[n:], strict=True):
+            whole[i] = element
+    return [*state, *stacked]
 
 
 def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:

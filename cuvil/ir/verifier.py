@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from cuvil.ir.control import CheckOp, ControlOp
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ir.interpreter import location_text
 from cuvil.ir.kernel import (
@@ -50,6 +51,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 #: Kinds of ``cuvil.fusion``.
 FUSION_KINDS = frozenset({"loop", "matmul", "conv", "attention", "library"})
 
+_CONTROL = (ControlOp, CheckOp, ReturnOp, YieldOp)
 _LOOP_OPS = (
     ForOp, LoadOp, StoreOp, ScalarOp, ConstOp, IndexOp, TestOp, BindOp, AccumulatorOp, UpdateOp, TotalOp, ScratchOp,
 )  # fmt: skip
@@ -136,28 +138,31 @@ def _check_function(stage: str, module: ModuleOp, check: Callable[[Operation], N
 
 
 def _check_block(stage: str, block: Block, check: Callable[[Operation], None]) -> None:
-    """Operands come from the block itself: its arguments and earlier ops."""
+    """Operands come from the block itself, its arguments and earlier ops; the same holds in control flow's regions."""
     defined: set[SSAValue] = set(block.args)
     for op in block.ops:
         _check_defined(stage, op, defined)
         if isinstance(op, (ReturnOp, YieldOp)) and op is not block.last_op:
             _fail(stage, op, "ends a block, but stands before its end")
         check(op)
+        if isinstance(op, ControlOp):
+            for body in op.bodies:
+                _check_block(stage, body, check)
         defined.update(op.results)
 
 
 def _check_tensor(module: ModuleOp) -> None:
     def check(op: Operation) -> None:
-        if not isinstance(op, (TensorOp, ConstantOp, ReturnOp)):
-            _fail("tensor", op, "only named ops, constants and the return may stand here")
+        if not isinstance(op, (TensorOp, ConstantOp, *_CONTROL)):
+            _fail("tensor", op, "only named ops, constants, control flow and the return may stand here")
 
     _check_function("tensor", module, check)
 
 
 def _check_optimised(module: ModuleOp) -> None:
     def check(op: Operation) -> None:
-        if not isinstance(op, (TensorOp, ConstantOp, ReturnOp)):
-            _fail("optimised", op, "only named ops, constants and the return may stand here")
+        if not isinstance(op, (TensorOp, ConstantOp, *_CONTROL)):
+            _fail("optimised", op, "only named ops, constants, control flow and the return may stand here")
         if isinstance(op, TensorOp) and isinstance(op.record.body, Decomposition):
             _fail("optimised", op, "must have been decomposed")
 
@@ -192,8 +197,8 @@ def _check_fused(module: ModuleOp) -> None:
         elif isinstance(op, TensorOp):
             if op.record.name != "reshape":
                 _fail("fused", op, "only reshapes (aliases of memory) may stand outside of a fusion")
-        elif not isinstance(op, (ConstantOp, ReturnOp)):
-            _fail("fused", op, "only constants, reshapes, fusions and the return may stand here")
+        elif not isinstance(op, (ConstantOp, *_CONTROL)):
+            _fail("fused", op, "only constants, reshapes, fusions, control flow and the return may stand here")
 
     _check_function("fused", module, check)
 

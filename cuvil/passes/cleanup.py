@@ -1,33 +1,41 @@
-"""Dead code elimination and common subexpression elimination over one block."""
+"""Dead code elimination and common subexpression elimination, block by block."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
 
+from cuvil.ir.control import ControlOp, blocks_of, blocks_within, has_checks
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp
 
 
 def eliminate_dead_code(func: FuncOp) -> int:
     """Erase ops whose results nobody reads; returns how many."""
     erased = 0
-    for op in reversed(list(func.body.block.ops)):
-        if isinstance(op, (TensorOp, ConstantOp, FusionOp)) and not any(r.first_use for r in op.results):
-            op.detach()
-            op.erase()
-            erased += 1
+    for block in blocks_within(func.body.block):  # looks into an op only after its own block was cleaned
+        for op in reversed(list(block.ops)):
+            if _removable(op) and not any(r.first_use for r in op.results):
+                op.detach()
+                op.erase()
+                erased += 1
     return erased
 
 
+def _removable(op: Operation) -> bool:
+    return isinstance(op, (TensorOp, ConstantOp, FusionOp)) or (isinstance(op, ControlOp) and not has_checks(op))
+
+
 def eliminate_common_subexpressions(func: FuncOp) -> int:
-    """Let equal ops on equal operands be computed once; returns how many went away."""
+    """Let equal ops on equal operands of one block be computed once; returns how many went away."""
+    return sum(_merge_equal(block) for block in blocks_of(func))
+
+
+def _merge_equal(block: Block) -> int:
     seen: dict[Hashable, Operation] = {}
     replaced = 0
-    for op in list(func.body.block.ops):
-        if isinstance(op, ReturnOp):
-            continue
+    for op in list(block.ops):
         key = _key(op)
         if key is None:
             continue

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import Block, Operation
 
 from cuvil.dtypes import float32
 from cuvil.ir.builder import IRBuilder
+from cuvil.ir.control import blocks_of
 from cuvil.ir.dialect import TensorOp, aval_of
 from cuvil.ops.record import Decomposition, Opaque, Shape
 from cuvil.support.errors import PassError
@@ -18,7 +19,10 @@ _DEPTH = 16  # composites of composites; deeper means a decomposition that conta
 
 def widen_halves(func: FuncOp, kernels: frozenset[str]) -> int:
     """Compute opaque kernels that exist for float32 and float64 only in float32 where they are given halves."""
-    block = func.body.block
+    return sum(_widen_halves(block, kernels) for block in blocks_of(func))
+
+
+def _widen_halves(block: Block, kernels: frozenset[str]) -> int:
     count = 0
     for op in list(block.ops):
         if not isinstance(op, TensorOp) or not isinstance(op.record.body, Opaque):
@@ -38,7 +42,10 @@ def widen_halves(func: FuncOp, kernels: frozenset[str]) -> int:
 
 def broadcast_updates(func: FuncOp) -> int:
     """Give every scatter updates of the full shape (or a single element), which is what kernels read."""
-    block = func.body.block
+    return sum(_broadcast_updates(block) for block in blocks_of(func))
+
+
+def _broadcast_updates(block: Block) -> int:
     count = 0
     for op in list(block.ops):
         if not isinstance(op, TensorOp) or op.record.name != "scatter":
@@ -70,7 +77,10 @@ def decompose(func: FuncOp, keep: Callable[[TensorOp], bool] = lambda _: False) 
     ``keep(op)`` may hold an op whole; an opaque op for which it is False and that carries an alternative
     decomposition is expanded too.
     """
-    block = func.body.block
+    return sum(_decompose(block, keep) for block in blocks_of(func))
+
+
+def _decompose(block: Block, keep: Callable[[TensorOp], bool]) -> int:
     work: list[tuple[Operation, int]] = [(op, 0) for op in reversed(list(block.ops))]
     count = 0
     while work:

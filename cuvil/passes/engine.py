@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from cuvil.ir.attributes import ConstantArray, Origin
 from cuvil.ir.builder import IRBuilder
+from cuvil.ir.control import blocks_of
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
-from cuvil.ops.record import Array, Aval, Chooser, OperandSample, ParamValue
+from cuvil.ops.record import Array, Aval, Chooser, OperandSample
 from cuvil.support.errors import PassError
 from cuvil.symbolic import Dim, Scope, Truth
 
@@ -122,26 +122,6 @@ class Rewriter(IRBuilder):
         return owner.value if isinstance(owner, ConstantOp) else None
 
     @staticmethod
-    def origin(name: str, *operands: SSAValue | Array | None, **params: ParamValue) -> Origin:
-        """Where a constant comes from that equals, bit for bit, what an op gives on constants or arrays.
-
-        A constant with an origin need not be kept: it is computed again where it is wanted.
-        """
-        given: list[ConstantArray | None] = []
-        for x in operands:
-            if isinstance(x, SSAValue):
-                assert isinstance(x.owner, ConstantOp)
-                given.append(x.owner.constant)
-            else:
-                given.append(None if x is None else ConstantArray(x))
-        return Origin(name, tuple(params.items()), tuple(given))
-
-    def derived(self, array: Array, origin: Origin) -> SSAValue:
-        """A constant with its origin; the array is not changed from here on."""
-        array.flags.writeable = False
-        return self.shared_constant(ConstantArray(array, origin))
-
-    @staticmethod
     def single_use(value: SSAValue) -> bool:
         """Whether exactly one operand reads the value."""
         return value.has_one_use()
@@ -209,8 +189,7 @@ def apply_rules(func: FuncOp, rules: Iterable[Rule], scope: Scope, budget: int |
         for name in r.roots:
             (any_root if name == "*" else by_root.setdefault(name, [])).append(r)
     tables: dict[str, tuple[Rule, ...]] = {}
-    block = func.body.block
-    work: deque[Operation] = deque(op for op in block.ops if isinstance(op, TensorOp))
+    work: deque[Operation] = deque(op for block in blocks_of(func) for op in block.ops if isinstance(op, TensorOp))
     queued: set[Operation] = set(work)
     limit = BUDGET_BASE + BUDGET_PER_OP * len(work) if budget is None else budget
     report = EngineReport()

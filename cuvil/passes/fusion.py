@@ -16,7 +16,8 @@ from itertools import islice
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp, aval_of
+from cuvil.ir.control import CheckOp, ControlOp, YieldOp, blocks_of
+from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
 from cuvil.ops.record import IndexBody, IndexMap, Opaque, ReduceBody, ScalarBody, Shape
 from cuvil.passes.lowering.region import INDIRECT
 from cuvil.passes.lowering.views import strided_view
@@ -32,7 +33,9 @@ _USES = 64
 _VIEWS = frozenset({"transpose", "slice", "broadcast_to", "reshape", "flip", "window"})
 #: Contractions whose results can go through an epilogue before they are stored.
 ANCHORS = frozenset({"matmul", "conv"})
-_WHOLE = frozenset({"library", "attention"})
+#: Control flow runs in the host program: it reads and writes memory, and no kernel reaches into it.
+_HOST = "host"
+_WHOLE = frozenset({"library", "attention", _HOST})
 #: Operands that may be strided views, by anchor; every other operand is contiguous.
 _STRIDED = {"matmul": (0, 1), "conv": (), "attention": (0, 1, 2, 3)}
 
@@ -48,6 +51,7 @@ class Group:
     full: Shape
     reduced: frozenset[int] | None = None
     ops: list[TensorOp] = field(default_factory=list[TensorOp])
+    host: Operation | None = None  # the one op of the host program that this stands for
     axes: dict[SSAValue, AxisMap] = field(default_factory=dict[SSAValue, AxisMap])
     depends: int = 0
     merged_into: Group | None = None
@@ -56,12 +60,17 @@ class Group:
     def __post_init__(self) -> None:
         self.bit = 1 << self.number
 
+    @property
+    def members(self) -> Sequence[Operation]:
+        """The group's ops."""
+        return self.ops if self.host is None else (self.host,)
+
 
 class Fusion:
-    """One run over one function."""
+    """One run over one block: a function's, or a region's of its control flow."""
 
-    def __init__(self, func: FuncOp, scope: Scope) -> None:
-        self.func = func
+    def __init__(self, block: Block, scope: Scope) -> None:
+        self.block = block
         self.scope = scope
         self.groups: list[Group] = []
         self.depended = 0  # bits of the groups that any group depends on
@@ -71,14 +80,16 @@ class Fusion:
 
     # -------------------------------------------------------------------------------------- grouping
     def run(self) -> None:
-        """Rewrite the function's block into constants, reshapes (aliases) and fusions."""
-        block = self.func.body.block
+        """Rewrite the block into constants, reshapes (aliases), fusions and control flow."""
+        block = self.block
         for k, op in enumerate(block.ops):
             self.position[op] = k
             if isinstance(op, TensorOp):
                 self._place(op)
+            elif isinstance(op, (ControlOp, CheckOp)):
+                self._place_on_host(op)
         returned = block.last_op
-        assert isinstance(returned, ReturnOp)
+        assert isinstance(returned, (ReturnOp, YieldOp))
         for k in range(len(returned.operands)):
             self._materialise(returned, k)
         self._rebuild(block, returned)
@@ -116,6 +127,14 @@ class Fusion:
         else:
             raise PassError(f"{op.name} must be decomposed before fusion")
 
+    def _place_on_host(self, op: Operation) -> None:
+        for k in range(len(op.operands)):
+            self._materialise(op, k)
+        g = Group(len(self.groups), _HOST, (), host=op)
+        self.groups.append(g)
+        self.of[op] = g
+        self._depend(g, self._sources(op, g))
+
     def _stores_transposed(self, op: TensorOp) -> bool:
         """Whether a transpose went into the attention before it, which stores its result with any strides."""
         source = op.operands[0]
@@ -137,7 +156,7 @@ class Fusion:
         g.axes[op.results[0]] = axes
         self._depend(g, self._sources(op, g))
 
-    def _sources(self, op: TensorOp, g: Group) -> int:
+    def _sources(self, op: Operation, g: Group) -> int:
         """Groups that an op reads from, transitively."""
         bits = 0
         for o in op.operands:
@@ -387,12 +406,12 @@ class Fusion:
 
     def _copied(self, op: TensorOp) -> TensorOp:
         copy = op.clone()
-        self.func.body.block.insert_op_after(copy, op)
+        self.block.insert_op_after(copy, op)
         self.position[copy] = self.position[op]
         return copy
 
     # ------------------------------------------------------------------------------------- rebuilding
-    def _rebuild(self, block: Block, returned: ReturnOp) -> None:
+    def _rebuild(self, block: Block, returned: ReturnOp | YieldOp) -> None:
         alive = [g for g in self.groups if g.merged_into is None]
         for g in alive:
             g.ops.sort(key=lambda o: self.position[o])
@@ -409,7 +428,7 @@ class Fusion:
         readers: dict[int, list[int]] = {n: [] for n in final}
         for g in groups:
             sources: set[int] = set()
-            for op in g.ops:
+            for op in g.members:
                 for o in op.operands:
                     base = self.base(o)
                     s = self.group_of(base.owner) if isinstance(base.owner, Operation) else None
@@ -418,7 +437,7 @@ class Fusion:
             needs[g.number] = sources
             for s in sources:
                 readers[s].append(g.number)
-        first = {n: self.position[g.ops[0]] for n, g in final.items()}
+        first = {n: self.position[g.members[0]] for n, g in final.items()}
         ready = sorted((n for n in final if not needs[n]), key=lambda n: -first[n])
         out: list[Group] = []
         while ready:
@@ -465,6 +484,9 @@ class _Rebuild:
 
     def group(self, g: Group) -> None:
         """Append the fusion of one group."""
+        if g.host is not None:
+            self._on_host(g.host)
+            return
         inside: set[SSAValue] = {r for op in g.ops for r in op.results}
         body = Block()
         mapper: dict[SSAValue, SSAValue] = {}
@@ -522,6 +544,22 @@ class _Rebuild:
         for old, new in zip(outputs, fused.results, strict=True):
             self.values[old] = new
 
+    def _on_host(self, op: Operation) -> None:
+        """Append an op of the host program as it is, on values in memory."""
+        operands = [self.top(o) for o in op.operands]
+        regions = [op.detach_region(r) for r in list(op.regions)]
+        new = type(op).create(
+            operands=operands,
+            result_types=[r.type for r in op.results],
+            properties=dict(op.properties),
+            regions=regions,
+        )
+        new.location = op.location
+        self.new.append(new)
+        for old, made in zip(op.results, new.results, strict=True):
+            made.name_hint = old.name_hint
+            self.values[old] = made
+
     def _in_memory(self, value: SSAValue, inside: set[SSAValue]) -> bool:
         """Whether a value is a reshape of memory: an alias, better than index arithmetic."""
         while True:
@@ -543,7 +581,7 @@ class _Rebuild:
             v = stack.pop()
             for use in v.uses:
                 user = use.operation
-                if isinstance(user, ReturnOp):
+                if isinstance(user, (ReturnOp, YieldOp)):
                     return True
                 owner = self.fusion.group_of(user)
                 if owner is None:
@@ -552,7 +590,7 @@ class _Rebuild:
                     return True
         return False
 
-    def finish(self, returned: ReturnOp) -> None:
+    def finish(self, returned: ReturnOp | YieldOp) -> None:
         """Replace the old block's ops with the fused ones."""
         results = [self.top(v) for v in returned.operands]
         for op in reversed(list(self.old.ops)):
@@ -560,7 +598,7 @@ class _Rebuild:
             op.drop_all_references()
         for op in self.new:
             self.old.add_op(op)
-        self.old.add_op(ReturnOp(*results))
+        self.old.add_op(ReturnOp(*results) if isinstance(returned, ReturnOp) else YieldOp.create(operands=results))
 
 
 def _reads_indirectly(op: TensorOp) -> bool:
@@ -602,8 +640,9 @@ def _reason(g: Group) -> str:
 
 
 def fuse(func: FuncOp, scope: Scope) -> None:
-    """Group a function's ops into kernels, in place."""
-    Fusion(func, scope).run()
+    """Group a function's ops into kernels, in place, block by block."""
+    for block in reversed(blocks_of(func)):
+        Fusion(block, scope).run()
 
 
 __all__ = ["ANCHORS", "Fusion", "fuse", "strided_view"]

@@ -11,6 +11,7 @@ from xdsl.dialects.func import FuncOp
 
 from cuvil.ir.dialect import TensorOp
 from cuvil.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
+from cuvil.passes.control import has_control, hoist_invariants, simplify_control, sink_constants
 from cuvil.passes.decompose import broadcast_updates, decompose, widen_halves
 from cuvil.passes.engine import ALLOWED, Rule, apply_rules
 from cuvil.passes.fusion import fuse
@@ -89,16 +90,26 @@ def optimise(func: FuncOp, scope: Scope, options: PassOptions) -> list[PassRecor
         PassError: a rule ran over its budget, or under ``validate`` a pass changed a value.
     """
     passes = _Passes(func, scope, options)
+    control = has_control(func)
+    if control:
+        passes.run("sink-constants", lambda: sink_constants(func))
     passes.run("decompose", lambda: decompose(func, _kept_whole))
     passes.run("widen-halves", lambda: widen_halves(func, _NO_HALVES))
     passes.run("broadcast-updates", lambda: broadcast_updates(func))
     if options.optimise:
         # Rules that ask for the same operand twice want equal values to be one value.
         passes.run("cse", lambda: eliminate_common_subexpressions(func))
+        if control:
+            passes.run("control", lambda: simplify_control(func))
         rules = (*rules_for(options.numerics), *(r for r in options.rules if r.kind in ALLOWED[options.numerics]))
         passes.run("rules", lambda: apply_rules(func, rules, scope).counts)
+        if control:
+            passes.run("hoist", lambda: hoist_invariants(func))
         passes.run("cse-after-rules", lambda: eliminate_common_subexpressions(func))
     passes.run("dce", lambda: eliminate_dead_code(func))
+    if control and options.optimise:
+        passes.run("control-after-rules", lambda: simplify_control(func))
+        passes.run("dce-after-control", lambda: eliminate_dead_code(func))
     return passes.records
 
 

@@ -23,6 +23,10 @@ class IndexOutOfBoundsError(CuvilError, IndexError):
     """An index outside its axis, found while a program ran."""
 
 
+class CheckFailed(CuvilError, AssertionError):
+    """An ``assert`` of a compiled function that did not hold for a call's values."""
+
+
 class ArgumentError(CuvilError, ValueError):
     """A parameter or argument with a value that is not accepted."""
 

@@ -106,7 +106,8 @@ class Variant:
     def __str__(self) -> str:
         shapes = ", ".join("[" + ", ".join(map(str, p)) + "]" for p in self.patterns)
         guards = f" guards: {'; '.join(self.guards)}" if self.guards else ""
-        return f"({shapes}) hits {self.hits}, compiled in {self.seconds:.2f} s: {self.reason}{guards}"
+        how = "loaded from the compile cache" if self.compiled.from_cache else "compiled"
+        return f"({shapes}) hits {self.hits}, {how} in {self.seconds:.2f} s: {self.reason}{guards}"
 
 
 @dataclass(frozen=True)
@@ -605,7 +606,8 @@ class Jitted:
             f"{g.obligation.left} {g.obligation.relation} {g.obligation.right} ({g.op} at {g.line})"
             for g in program.guards
         )
-        log.info("compiled %s for %s in %.2f s: %s", self._name(), patterns, seconds, reason)
+        how = "found %s for %s in the compile cache" if compiled.from_cache else "compiled %s for %s"
+        log.info(f"{how} in %.2f s: %s", self._name(), patterns, seconds, reason)
         return Variant(patterns, program.scope, compiled, program.out_tree, guards, reason, seconds, hint)
 
     def _trace(self, s: _Signature, patterns: Sequence[Shape], hint: str | None = None) -> TracedProgram:

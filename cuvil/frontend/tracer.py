@@ -21,6 +21,9 @@ from cuvil.ops.record import Array, Aval, Obligation, ParamValue, Shape
 from cuvil.support.errors import CuvilError, DTypeError, ShapeError, TracingError
 from cuvil.symbolic import Dim, Scope, Truth, comparison_hook, product
 
+#: Captured arrays up to this size are copied at once, larger ones when the program is compiled.
+_COPIED_BYTES = 64 << 10
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -101,16 +104,19 @@ class Trace:
         return tuple(Tracer(self, r) for r in results)
 
     def capture(self, array: Array) -> SSAValue:
-        """A concrete array used by the function becomes a constant (copied once, shared by later uses)."""
+        """A concrete array used by the function becomes a constant, shared by later uses.
+
+        Large ones are read where they are until the program is compiled, and not copied before.
+        """
         known = self._captured.get(id(array))
         if known is not None and known[0] is array:
             return known[1]
         copies = self.outermost._copies
         made = copies.get(id(array))
         if made is None or made[0] is not array:
-            copy = np.array(array, copy=True)
-            copy.flags.writeable = False
-            made = copies[id(array)] = (array, ConstantArray(copy))
+            kept = array.view() if array.nbytes > _COPIED_BYTES else np.array(array, copy=True)
+            kept.flags.writeable = False
+            made = copies[id(array)] = (array, ConstantArray(kept))
         self.builder.location = self._location()
         value = self.builder.shared_constant(made[1])
         self._captured[id(array)] = (array, value)

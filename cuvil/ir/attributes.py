@@ -7,8 +7,9 @@ import math
 import re
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from xdsl.ir import Data, SSAValue, TypeAttribute
@@ -18,6 +19,7 @@ from xdsl.printer import Printer
 
 from cuvil.dtypes import DType, dtype
 from cuvil.ops.record import Array, Aval, Param, ParamValue, Shape
+from cuvil.ops.registry import get
 from cuvil.support.errors import CuvilError, IRError
 from cuvil.symbolic import parse_dim
 
@@ -289,14 +291,63 @@ _INLINE_BYTES = 1 << 12
 _RESOURCES: weakref.WeakValueDictionary[str, ConstantArray] = weakref.WeakValueDictionary()
 
 
+@dataclass(frozen=True)
+class Origin:
+    """How a constant follows from others: the result of an op that has one, by the op's reference."""
+
+    op: str
+    params: tuple[tuple[str, ParamValue], ...]
+    operands: tuple[ConstantArray | None, ...]
+
+    def evaluate(self) -> Array:
+        """The elements, in C order."""
+        arrays = [None if c is None else c.array for c in self.operands]
+        with np.errstate(all="ignore"):
+            return np.ascontiguousarray(get(self.op).reference(*arrays, **dict(self.params)))
+
+
 class ConstantArray:
-    """A read-only array with an identity by content: dtype, shape and bytes."""
+    """A read-only array with an identity by content: dtype, shape and bytes.
 
-    __slots__ = ("__weakref__", "_digest", "array")
+    With an ``origin`` it may forget its elements and compute them again when they are asked for.
+    """
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
+    __slots__ = ("__weakref__", "_array", "_digest", "_hash", "aval", "origin")
+
+    def __init__(self, array: Array, origin: Origin | None = None) -> None:
+        self._array: Array | None = array
         self._digest: str | None = None
+        self._hash: int | None = None
+        self.aval = Aval(tuple(array.shape), dtype(array.dtype))
+        self.origin = origin
+
+    @classmethod
+    def lazy(cls, aval: Aval, origin: Origin) -> ConstantArray:
+        """A constant that is computed when its elements are asked for."""
+        made = cls.__new__(cls)
+        made._array, made._digest, made._hash, made.aval, made.origin = None, None, None, aval, origin
+        return made
+
+    @property
+    def array(self) -> Array:
+        """The elements; their memory may belong to somebody else until :meth:`own`."""
+        if self._array is None:
+            assert self.origin is not None
+            array = np.asarray(self.origin.evaluate(), self.aval.dtype.numpy)
+            if array.shape != self.aval.shape:
+                raise IRError(f"{self.origin.op} of constants gave shape {array.shape}, expected {self.aval.shape}")
+            self._array = _read_only(array)
+        return self._array
+
+    def forget(self) -> None:
+        """Let go of elements that can be computed again."""
+        if self.origin is not None:
+            self._array = None
+
+    def own(self) -> None:
+        """Copy the elements where somebody could still change them."""
+        if self._array is not None and not is_immutable(self._array):
+            self._array = _read_only(np.array(self._array, order="C", copy=True))
 
     @property
     def digest(self) -> str:
@@ -312,12 +363,36 @@ class ConstantArray:
             return True
         if not isinstance(other, ConstantArray):
             return False
-        a, b = self.array, other.array
-        return a.dtype == b.dtype and a.shape == b.shape and (a is b or self.digest == other.digest)
+        if self.aval != other.aval or hash(self) != hash(other):
+            return False
+        return self.array is other.array or self.digest == other.digest
 
     def __hash__(self) -> int:
         # The first elements tell most constants apart; only equal hashes cost a digest of the whole array.
-        return hash((self.array.shape, self.array.dtype, self.array.flat[:8].tobytes()))
+        if self._hash is None:
+            self._hash = hash((self.aval.shape, self.aval.dtype.short, self.array.flat[:8].tobytes()))
+        return self._hash
+
+
+def _read_only(array: Array) -> Array:
+    array = array if array.flags.owndata else array.view()
+    array.flags.writeable = False
+    return array
+
+
+def is_immutable(array: Array) -> bool:
+    """Whether nobody can write to an array's elements: neither it nor what holds its memory is writeable."""
+    holder: Any = array
+    while isinstance(holder, np.ndarray):
+        if holder.flags.writeable:
+            return False
+        if holder.base is None:
+            return True
+        holder = cast(Any, holder.base)
+    try:
+        return memoryview(holder).readonly
+    except TypeError:
+        return False
 
 
 @irdl_attr_definition

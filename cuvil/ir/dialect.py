@@ -14,7 +14,6 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 import cuvil.ops  # noqa: F401 - fills the registry  # pyright: ignore[reportUnusedImport]
-from cuvil.dtypes import dtype
 from cuvil.ir.attributes import (
     NO_PARAMS,
     ConstantArray,
@@ -142,14 +141,12 @@ class ConstantOp(Operation):
 
     @classmethod
     def build(cls, constant: ConstantArray) -> ConstantOp:  # pyright: ignore[reportIncompatibleMethodOverride]
-        a = constant.array
-        aval = Aval(tuple(a.shape), dtype(a.dtype))
-        return cls.create(result_types=[tensor_type(aval)], properties={"value": ConstantAttr(constant)})
+        return cls.create(result_types=[tensor_type(constant.aval)], properties={"value": ConstantAttr(constant)})
 
     def verify_(self) -> None:
-        a = self.value
-        if aval_of(self.results[0]) != Aval(tuple(a.shape), dtype(a.dtype)):
-            raise VerifyException(f"constant of {a.dtype}{list(a.shape)} has type {self.results[0].type}")
+        aval = self.constant.aval
+        if aval_of(self.results[0]) != aval:
+            raise VerifyException(f"constant of {aval.dtype.numpy}{list(aval.shape)} has type {self.results[0].type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" <{format_constant(self.constant)}>")

@@ -11,10 +11,11 @@ from typing import Literal, TypeAlias
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from cuvil.ir.attributes import ConstantArray, Origin
 from cuvil.ir.builder import IRBuilder
 from cuvil.ir.control import blocks_of
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
-from cuvil.ops.record import Array, Aval, Chooser, OperandSample
+from cuvil.ops.record import Array, Aval, Chooser, OperandSample, ParamValue
 from cuvil.support.errors import PassError
 from cuvil.symbolic import Dim, Scope, Truth
 
@@ -120,6 +121,26 @@ class Rewriter(IRBuilder):
             return None
         owner = value.owner
         return owner.value if isinstance(owner, ConstantOp) else None
+
+    @staticmethod
+    def origin(name: str, *operands: SSAValue | Array | None, **params: ParamValue) -> Origin:
+        """Where a constant comes from that equals, bit for bit, what an op gives on constants or arrays.
+
+        A constant with an origin need not be kept: it is computed again where it is wanted.
+        """
+        given: list[ConstantArray | None] = []
+        for x in operands:
+            if isinstance(x, SSAValue):
+                assert isinstance(x.owner, ConstantOp)
+                given.append(x.owner.constant)
+            else:
+                given.append(None if x is None else ConstantArray(x))
+        return Origin(name, tuple(params.items()), tuple(given))
+
+    def derived(self, array: Array, origin: Origin) -> SSAValue:
+        """A constant with its origin; the array is not changed from here on."""
+        array.flags.writeable = False
+        return self.shared_constant(ConstantArray(array, origin))
 
     @staticmethod
     def single_use(value: SSAValue) -> bool:

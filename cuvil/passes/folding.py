@@ -6,7 +6,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cuvil.dtypes import float32
-from cuvil.ir.attributes import ConstantArray
+from cuvil.ir.attributes import ConstantArray, Origin
 from cuvil.ir.dialect import ConstantOp, TensorOp, aval_of
 from cuvil.ir.interpreter import run_op
 from cuvil.ops.record import Array, Aval, Chooser, IndexBody, IndexMap, OperandSample, ParamValue, ScalarBody
@@ -57,16 +57,17 @@ def fold(F: Rewriter, op: TensorOp) -> list[SSAValue] | None:
         results = run_op(op, given, {})
     except CuvilError:
         return None  # the op raises when it runs, as the program says; it must not keep the program from compiling
+    origin = F.origin(op.record.name, *op.arguments, **op.params) if len(results) == 1 else None
     return [
-        F.shared_constant(_frozen(np.asarray(r, dtype=aval_of(v).dtype.numpy)))
+        F.shared_constant(_frozen(np.asarray(r, dtype=aval_of(v).dtype.numpy), origin))
         for r, v in zip(results, op.results, strict=True)
     ]
 
 
-def _frozen(array: Array) -> ConstantArray:
+def _frozen(array: Array, origin: Origin | None) -> ConstantArray:
     owned = np.array(array, copy=True, order="C")
     owned.flags.writeable = False
-    return ConstantArray(owned)
+    return ConstantArray(owned, origin)
 
 
 def _example(c: Chooser) -> Case:

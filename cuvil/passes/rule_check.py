@@ -12,7 +12,7 @@ from xdsl.ir import Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from cuvil.dtypes import DType, dtype
-from cuvil.ir.attributes import tensor_type
+from cuvil.ir.attributes import ConstantArray, tensor_type
 from cuvil.ir.builder import IRBuilder
 from cuvil.ir.dialect import ConstantOp, TensorOp
 from cuvil.ir.interpreter import run_function, run_op
@@ -122,6 +122,9 @@ def check_rule(rule: Rule, examples: int = 40, seed: int = 0) -> int:
                 f"rule {rule.name!r}: the weight went from {before} to {total_weight(func)}; each firing must lower it"
                 f"\n{text}\n{func}"
             )
+        for op in func.body.block.ops:
+            if isinstance(op, ConstantOp) and not _follows(op):
+                raise PassError(f"rule {rule.name!r}: a constant is not what its origin gives\n{text}\n{func}")
         got = run_function(func, arrays, {})
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
             problem = disagreement(np.asarray(g), np.asarray(w), rule.kind, None if bound is None else bound[i])
@@ -130,6 +133,14 @@ def check_rule(rule: Rule, examples: int = 40, seed: int = 0) -> int:
     if 2 * hit < examples:
         raise PassError(f"rule {rule.name!r} fired in {hit} of {examples} examples; draw examples that it applies to")
     return fired
+
+
+def _follows(op: ConstantOp) -> bool:
+    """Whether a constant, if it has an origin, has the very bits that its origin gives."""
+    constant = op.constant
+    return constant.origin is None or (
+        ConstantArray.lazy(constant.aval, constant.origin).array.tobytes() == constant.array.tobytes()
+    )
 
 
 def disagreement(got: Array, want: Array, kind: str, bound: Array | None = None) -> str:

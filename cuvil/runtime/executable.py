@@ -7,6 +7,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from cuvil.ir.binary import NativeProgram, Slot
 from cuvil.ops.record import Array
 from cuvil.runtime.arena import ALIGNMENT, place_slots
+from cuvil.runtime.constants import load_constants
 from cuvil.runtime.dispatch import DispatchModule, DispatchProgram, NativePlan
 from cuvil.runtime.library import Context, RuntimeLibrary, load_library, raise_native_error
 from cuvil.symbolic import evaluate
@@ -78,7 +80,7 @@ class Executable:
 
     def __init__(self, program: NativeProgram, runtime: RuntimeLibrary, dispatch: DispatchModule | None = None) -> None:
         """Load the program; its calls go through ``dispatch``, or through ctypes where that is None."""
-        self.program = program
+        self.program = replace(program, constants=[])  # loaded below; nothing here keeps them a second time
         self._runtime = runtime
         self._main = getattr(load_library(program.library), program.entry)
         self._main.restype = ctypes.c_int32
@@ -87,36 +89,17 @@ class Executable:
             function = getattr(load_library(path), name)
             addresses.append(_address(function))
         self._kernels = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
-        self._constants: list[Array] = [np.ascontiguousarray(c.array) for c in program.constants]
-        self._constant_bytes = sum(a.nbytes for a in self._constants)
-        self._packed = self._pack()
-        self._konst = (ctypes.c_void_p * max(1, len(self._constants)))(*(a.ctypes.data for a in self._constants))
+        loaded = load_constants(program, runtime)
+        self._memory = loaded.memory
+        self._constant_bytes = loaded.bytes
+        self._konst = (ctypes.c_void_p * max(1, len(loaded.plain)))(*loaded.plain)
+        self._packed = (ctypes.c_void_p * max(1, len(loaded.packed)))(*loaded.packed)
         self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
         self._spare: list[_Workspace] = []
         self._lock = threading.Lock()
         self._dtypes = [a.dtype.numpy for a in program.inputs]
         self.dispatch = dispatch
         self.native = None if dispatch is None else self._native_program(dispatch)
-
-    def _pack(self) -> Any:
-        self._packed_arrays: list[Array] = []
-        context = self._runtime.context()
-        for p in self.program.packings:
-            path, name = self.program.kernels[p.kernel]
-            library = load_library(path)
-            size_of = getattr(library, f"{name}_packed_bytes")
-            size_of.restype = ctypes.c_int64
-            memory = np.empty(int(size_of()) + ALIGNMENT, np.uint8)
-            shift = -memory.ctypes.data % ALIGNMENT
-            view = memory[shift:]
-            sources = (ctypes.c_void_p * len(p.constants))(*(self._constants[c].ctypes.data for c in p.constants))
-            getattr(library, f"{name}_pack")(context.pointer, ctypes.c_void_p(view.ctypes.data), sources)
-            context.raise_error()
-            self._packed_arrays.append(view)
-        keep = self.program.plain_constants
-        for c in {c for p in self.program.packings for c in p.constants} - keep:
-            self._constants[c] = np.empty(0, np.uint8)
-        return (ctypes.c_void_p * max(1, len(self._packed_arrays)))(*(a.ctypes.data for a in self._packed_arrays))
 
     def _native_program(self, dispatch: DispatchModule) -> DispatchProgram:
         library = self._runtime.library
@@ -130,7 +113,7 @@ class Executable:
             (len(self.program.inputs), len(self.program.slots), len(self.program.symbols)),
             tuple((a.dtype.numpy, len(a.shape)) for a in self.program.outputs),
             raise_native_error,
-            (self._runtime, self._kernels, self._konst, self._packed, self._constants, self._packed_arrays),
+            (self._runtime, self._kernels, self._konst, self._packed, self._memory),
         )
 
     def plan(self, env: Mapping[str, int]) -> _Plan:

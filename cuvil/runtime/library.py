@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
+from cuvil.ops.record import Array
 from cuvil.support.errors import ArgumentError, BackendError, IndexOutOfBoundsError
 
 _EINDEX, _ENOMEM, _EPOWER = 1, 2, 4
+_DIGEST_BLOCK = 1024  # CV_DIGEST_BLOCK
+_DIGEST_KEY = 1024 + 3 * 64  # CV_DIGEST_KEY
+DIGEST_KEY_BYTES = _DIGEST_KEY + 64
+_SMALL_BYTES = 8192  # hashed without cv_digest
 
 
 @cache
@@ -87,6 +95,42 @@ class RuntimeLibrary:
     def context(self) -> Context:
         """A new context."""
         return Context(self)
+
+    def digest(self, array: Array, key: bytes) -> bytes:
+        """32 bytes for dtype, layout and elements of an array, under a secret key of ``DIGEST_KEY_BYTES``.
+
+        Different arrays have the same digest with a probability below 2^-96 for whoever does not know the key. A
+        transposed array and its copy in C order may have different ones.
+        """
+        assert len(key) == DIGEST_KEY_BYTES
+        turned = array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous
+        dense = array.T if turned else np.ascontiguousarray(array)
+        head = f"{array.dtype.str}{array.dtype.name}{array.shape}{turned}".encode()
+        result = hashlib.blake2b(head, digest_size=32, key=key[_DIGEST_KEY:])
+        if dense.nbytes <= _SMALL_BYTES:
+            result.update(dense.tobytes())
+            return result.digest()
+        sums = np.empty(-(-dense.nbytes // _DIGEST_BLOCK) * 4, np.uint64)
+        self.library.cv_digest(
+            ctypes.c_void_p(dense.ctypes.data), ctypes.c_int64(dense.nbytes), key, ctypes.c_void_p(sums.ctypes.data)
+        )
+        result.update(sums.data)
+        return result.digest()
+
+    def copy(self, array: Array, to: Array) -> None:
+        """Copy the elements into a C-contiguous array of the same shape and dtype; transposed ones block by block."""
+        if array.ndim == 2 and array.flags.f_contiguous and array.size and to.flags.c_contiguous:
+            columns, rows = array.shape  # of array.T, which is in C order
+            known = self.library.cv_transpose(
+                ctypes.c_void_p(to.ctypes.data),
+                ctypes.c_void_p(array.ctypes.data),
+                ctypes.c_int64(rows),
+                ctypes.c_int64(columns),
+                ctypes.c_int(array.dtype.itemsize),
+            )
+            if known == 0:
+                return
+        np.copyto(to, array)
 
     def cpu_features(self) -> int:
         """Bit set of what this CPU has (see runtime.h)."""

@@ -112,11 +112,22 @@ class DiskCache:
             return entry
         if not os.path.lexists(entry):  # pruned while it was read
             return None
+        self._discard_corrupt(entry, fault)
+        return None
+
+    def discard(self, key: str, fault: str) -> None:
+        """Removes an entry that is as it was written, but not what its reader can use; ``fault`` says why."""
+        _check_key(key)
+        with self._mutex:
+            self._private.pop(key, None)
+        self._check_root()
+        self._discard_corrupt(self._entry(key), fault)
+
+    def _discard_corrupt(self, entry: Path, fault: str) -> None:
         with self._mutex:
             self._discarded += 1
         _LOG.warning("Discarding the corrupt cache entry %s: %s.", entry, fault)
         self._discard(entry)
-        return None
 
     def put(self, key: str, build: Callable[[Path], None]) -> Path:
         """The folder of the entry, which `build` fills if there is none: it gets an empty folder and writes into it.

@@ -22,6 +22,7 @@ LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.W
 _DEFAULT_CACHE_BYTES = 2 << 30
 _DEFAULT_COMPILE_TIMEOUT = 300.0
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TARGET = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.+-]*")
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -36,6 +37,11 @@ class Variable:
 
 VARIABLES = (
     Variable("CUVIL_CC", "gcc, clang, cc, then the ziglang wheel", "Command of the C compiler, with arguments if any."),
+    Variable(
+        "CUVIL_TARGET",
+        "native",
+        "CPU that code is made for, as the compiler's -march (-mcpu on AArch64) names it: native is this machine's.",
+    ),
     Variable("CUVIL_NUM_THREADS", "CPUs that the process may use", "Threads of one native call, the caller included."),
     Variable("CUVIL_CACHE_DIR", "$XDG_CACHE_HOME/cuvil or ~/.cache/cuvil", "Folder of the compile cache."),
     Variable("CUVIL_CACHE_SIZE", "2G", "Size above which the least recently used cache entries are removed."),
@@ -85,6 +91,19 @@ def c_compiler() -> tuple[str, ...] | None:
             f"CUVIL_CC is {text!r}, which does not split into shell words ({error}). "
             "Set it to a command such as 'gcc' or '/usr/bin/clang-17'."
         ) from error
+
+
+def target() -> str:
+    """The CPU that CUVIL_TARGET names for compiled code, "native" by default."""
+    text = _value("CUVIL_TARGET")
+    if text is None:
+        return "native"
+    if not _TARGET.fullmatch(text):
+        raise ArgumentError(
+            f"CUVIL_TARGET is {text!r}; expected a CPU's name as the C compiler's -march takes it, such as native,"
+            " x86-64-v3, haswell or armv8.2-a+sve."
+        )
+    return text
 
 
 def num_threads() -> int:

@@ -63,7 +63,7 @@ def compile_batch(
 
 
 def _load(lowered: Lowered, numbers: dict[tuple[str, str], int], library: Path) -> Executable:
-    native = native_program(lowered.program, lowered.sources, dict.fromkeys(lowered.sources, library))
+    native = native_program(lowered.program, lowered.sources, library)
 
     def symbol_of(name: str) -> str:
         return f"p{numbers[name, lowered.sources[name]]}_{name}"

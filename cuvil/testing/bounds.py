@@ -32,6 +32,7 @@ _LOOSE_ABSOLUTE = 1e-2
 #: Functions that oscillate within an interval: at a bound above this nothing is known of the result.
 _PERIODIC = frozenset({"sin", "cos", "tan"})
 _SAWTOOTH = frozenset({"remainder", "fmod"})
+_LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 _PASS_THROUGH = frozenset({"take", "take_along_axis", "gather"})
 
 
@@ -168,6 +169,10 @@ def _elementwise(record: OpRecord, xs: Sequence[Bounded], params: dict[str, Para
     if name in ("equal", "not_equal"):
         near = np.abs(wide(xs[0].value) - wide(xs[1].value)) <= spread[0] + spread[1]
         unknown = unknown | (near & (spread[0] + spread[1] > 0))
+    elif name in _LOGICAL or (dt.name == "bool" and name == "cast"):
+        # Zero alone is false, and may lie between ends that are both true.
+        for x, doubt in zip(xs, spread, strict=True):
+            unknown = unknown | ((np.abs(wide(x.value)) <= doubt) & (doubt > 0))
     elif name in _PERIODIC:
         unknown = unknown | (spread[0] > 0.5)
     elif name in _SAWTOOTH:

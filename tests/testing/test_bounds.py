@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuvil.dtypes import bool_
 from cuvil.ops.registry import get, records
 from cuvil.support.errors import CuvilError
 from cuvil.testing import HypothesisChooser, RandomChooser, disagreement, draw_program
@@ -46,6 +47,15 @@ def test_comparisons_are_unknown_where_operands_could_be_equal() -> None:
         known = one(name, x, other).known.tolist()
         assert known[1:] == [False, True], name
     assert one("equal", x, near(other, 1e-6)).known.tolist() == [False, False, True]
+
+
+def test_truth_is_unknown_where_an_operand_could_be_zero() -> None:
+    """Zero between two true ends; what is certainly not zero stays true."""
+    x = near([-1e-7, 1e-7, 0.0, 0.5], 1e-6)
+    assert one("logical_not", x).known.tolist() == [False, False, False, True]
+    assert one("cast", x, dtype=bool_).known.tolist() == [False, False, False, True]
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        assert one(name, x, np.float32([1])).known.tolist() == [False, False, False, True], name
 
 
 def test_an_argmax_between_near_ties_is_unknown() -> None:

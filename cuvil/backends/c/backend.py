@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -40,16 +41,6 @@ def emit_kernel(func: KernelFunc) -> str:
     return _PRELUDE + "\n" + (emit_template_kernel(func) if template else emit_loop_kernel(func))
 
 
-def compile_kernels(program: KernelProgram, name: str) -> NativeProgram:
-    """Compile a kernel-stage program.
-
-    Raises:
-        ToolchainError: no C compiler, or it failed.
-    """
-    sources = emit_sources(program)
-    return native_program(program, sources, compile_sources(sources))
-
-
 def emit_sources(program: KernelProgram) -> dict[str, str]:
     """The C text of each kernel by its name, and of the host program as ``main``."""
     index = _kernel_numbers(program)
@@ -60,15 +51,15 @@ def emit_sources(program: KernelProgram) -> dict[str, str]:
     return sources
 
 
-def native_program(program: KernelProgram, sources: dict[str, str], libraries: dict[str, Path]) -> NativeProgram:
-    """What the runtime loads, once every text of ``sources`` is in the shared library of its name."""
+def native_program(program: KernelProgram, sources: dict[str, str], library: Path) -> NativeProgram:
+    """What the runtime loads, once every text of ``sources`` is in the shared library."""
     host = program.host
     packings, _, plain = _packings(host, _kernel_numbers(program))
     inputs = host.params["inputs"]
     args = [buffer_aval(a) for a in host.body.args]
     return NativeProgram(
-        library=libraries["main"],
-        kernels=tuple((libraries[k.params["name"]], k.params["name"]) for k in program.kernels),
+        library=library,
+        kernels=tuple((library, k.params["name"]) for k in program.kernels),
         inputs=tuple(args[:inputs]),
         outputs=tuple(args[inputs:]),
         symbols=host.params["symbols"],
@@ -85,10 +76,13 @@ def _kernel_numbers(program: KernelProgram) -> dict[str, int]:
     return {k.params["name"]: i for i, k in enumerate(program.kernels)}
 
 
-def compile_sources(sources: dict[str, str]) -> dict[str, Path]:
-    """Compile each text to a shared library, in parallel, through the disk cache."""
-    paths = compile_many(list(sources.items()), include_dirs=[include_dir()])
-    return dict(zip(sources, paths, strict=True))
+def compile_objects(sources: Mapping[str, str]) -> list[Path]:
+    """Compile each text to an object file, in parallel, through the disk cache.
+
+    Raises:
+        ToolchainError: no C compiler, or it failed.
+    """
+    return compile_many(list(sources.items()), include_dirs=[include_dir()], objects=True)
 
 
 def _packings(
@@ -128,8 +122,7 @@ def runtime_path() -> Path:
 
 __all__ = [
     "CAPABILITIES",
-    "compile_kernels",
-    "compile_sources",
+    "compile_objects",
     "emit_kernel",
     "emit_sources",
     "include_dir",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -22,7 +23,7 @@ from typing import Literal
 
 from cuvil.support import config
 from cuvil.support.cache import DiskCache, content_key, shared_cache
-from cuvil.support.errors import ArgumentError, ToolchainError
+from cuvil.support.errors import ArgumentError, CacheError, ToolchainError
 from cuvil.support.naming import identifier
 from cuvil.support.timing import Progress
 
@@ -38,7 +39,6 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-ffp-contract=fast",
     "-fPIC",
-    "-shared",
     "-pthread",
     # C11 compilers only warn about these, and the library then fails when it is loaded or called.
     "-Werror=implicit-function-declaration",
@@ -80,6 +80,7 @@ class Toolchain:
     version: str
     cpu: str
     flags: tuple[str, ...]
+    features: tuple[str, ...] = ()  # instruction sets that it uses unasked, as /proc/cpuinfo names them
 
     def compile_command(
         self,
@@ -91,25 +92,31 @@ class Toolchain:
         libraries: Sequence[str] = (),
         extension: bool = False,
     ) -> tuple[str, ...]:
-        """The command line that makes the shared library `output` from the C files.
+        """The command line that makes the shared library `output` from the C files, or from object files.
 
-        Symbols of an `extension` module may stay undefined: those of the interpreter that loads it.
+        Symbols of an `extension` module may stay undefined: those of the interpreter that loads it. An `output` that
+        ends in `.o` is compiled only.
         """
         includes = [f"-I{folder.absolute()}" for folder in include_dirs]
+        if output.endswith(".o"):
+            return (*self.command, *self.flags, *extra_flags, "-c", *includes, *files, "-o", output)
         # An undefined symbol should fail here, with a name and a file, and not when the library is loaded.
         if sys.platform.startswith("linux"):
             link = [] if extension else ["-Wl,-z,defs"]
         else:
             link = ["-undefined", "dynamic_lookup"] if extension and sys.platform == "darwin" else []
-        return (*self.command, *self.flags, *extra_flags, *includes, *files, "-o", output, *link, *libraries, "-lm")
+        flags = (*self.flags, "-shared", *extra_flags)
+        return (*self.command, *flags, *includes, *files, "-o", output, *link, *libraries, "-lm")
 
 
-def find_toolchain(target: str = "native") -> Toolchain:
+def find_toolchain(target: str | None = None) -> Toolchain:
     """The compiler that CUVIL_CC names, else the first that works of gcc, clang, cc and the ziglang wheel.
 
-    `target` is what `-march` takes (`-mcpu` on AArch64): "native" is the CPU of this machine.
-    Raises ToolchainError where none works, with the reason for each that was tried.
+    `target` is what `-march` takes (`-mcpu` on AArch64), CUVIL_TARGET by default: "native" is the CPU of this machine.
+    Raises ToolchainError where none works, with the reason for each that was tried, or where code for the target
+    would use instructions that this machine does not have.
     """
+    target = target or config.target()
     chosen = config.c_compiler()
     reasons: list[str] = []
     for command in _candidates() if chosen is None else [chosen]:
@@ -118,8 +125,9 @@ def find_toolchain(target: str = "native") -> Toolchain:
             reasons.append(f"{command[0]}: not found")
             continue
         status = os.stat(executable)
-        outcome = _probe(command, target, (executable, status.st_mtime_ns, status.st_size))
+        outcome = _probe(command, target, (executable, status.st_mtime_ns, status.st_size), _cpu_text())
         if isinstance(outcome, Toolchain):
+            _check_target(outcome, target)
             return outcome
         reasons.append(f"{shlex.join(command)}: {outcome}")
     tried = "\n".join(f"  {reason}" for reason in reasons)
@@ -167,8 +175,11 @@ def compile_many(
     toolchain: Toolchain | None = None,
     cache: DiskCache | None = None,
     progress: Progress | None = None,
+    objects: bool = False,
 ) -> list[Path]:
     """One shared library for each pair of a name and a C text, in their order, compiled in parallel on all CPUs.
+
+    With `objects`, one object file each, for :func:`link_shared`.
 
     Raises what `compile_shared` raises, for the first failure; compilations that have not begun are dropped.
     """
@@ -176,7 +187,7 @@ def compile_many(
     folders = tuple(include_dirs)
     headers = _fingerprint(folders)
     jobs = [
-        _Job(name, ((f"{identifier(name)}.c", text),), folders, tuple(extra_flags), tuple(libraries))
+        _Job(name, ((f"{identifier(name)}.c", text),), folders, tuple(extra_flags), tuple(libraries), objects=objects)
         for name, text in kernels
     ]
     paths: dict[int, Path] = {}
@@ -198,6 +209,35 @@ def compile_many(
     return [paths[index] for index in range(len(jobs))]
 
 
+def link_shared(objects: Sequence[Path], output: Path, *, toolchain: Toolchain | None = None) -> None:
+    """Link object files that :func:`compile_many` made into one shared library.
+
+    Raises:
+        ToolchainError: the linker failed.
+    """
+    toolchain = toolchain or find_toolchain()
+    listing = output.with_name("objects.rsp")  # a program may have more kernels than a command line takes
+    listing.write_text("".join(f'"{path}"\n' for path in objects))
+    command = toolchain.compile_command([f"@{listing}"], str(output))
+    try:
+        code, _, messages = _run(command, config.compile_timeout(), folder=output.parent)
+    except TimeoutError:
+        raise ToolchainError(f"The linker did not finish {output.name} in time: {shlex.join(command)}") from None
+    except OSError as error:
+        raise ToolchainError(f"The linker cannot be run ({error.strerror}): {shlex.join(command)}") from error
+    finally:
+        listing.unlink(missing_ok=True)
+    if code != 0:
+        _raise_if_full(messages, output.parent)
+        raise ToolchainError(f"The linker failed on {output.name}:\n{_first_lines(messages, _SHOWN_LINES)}")
+
+
+def _raise_if_full(messages: str, folder: Path) -> None:
+    for sentence, number in _FULL_DISK.items():
+        if sentence in messages:
+            raise OSError(number, os.strerror(number), str(folder))
+
+
 @dataclass(frozen=True)
 class _Job:
     name: str
@@ -206,13 +246,14 @@ class _Job:
     extra_flags: tuple[str, ...]
     libraries: tuple[str, ...]
     extension: bool = False  # a Python extension module, which may lack the interpreter's symbols
+    objects: bool = False  # compiled, not linked
 
     @property
     def output(self) -> str:
-        return f"{identifier(self.name)}.so"
+        return f"{identifier(self.name)}.{'o' if self.objects else 'so'}"
 
     def key(self, toolchain: Toolchain, headers: str) -> str:
-        flags = [*toolchain.flags, "|", *self.extra_flags, "|", *self.libraries, f"|{self.extension}"]
+        flags = [*toolchain.flags, "|", *self.extra_flags, "|", *self.libraries, f"|{self.extension}|{self.objects}"]
         texts = [part for pair in self.sources for part in pair]
         identity = [*toolchain.command, "|", toolchain.kind, toolchain.version, toolchain.cpu]
         return f"{identifier(self.name)}-{content_key(*identity, *flags, headers, *texts)}"
@@ -225,10 +266,81 @@ def _candidates() -> list[tuple[str, ...]]:
     return commands
 
 
+@lru_cache(maxsize=1)
+def _cpu_text() -> str:
+    """What tells this machine's CPU from another as far as `-march=native` sees it; empty where nothing says so."""
+    try:
+        with open("/proc/cpuinfo", "rb") as file:
+            first = file.read(1 << 13).decode(errors="replace").split("\n\n")[0]
+    except OSError:
+        return ""
+    wanted = re.compile(r"(vendor_id|cpu family|model|stepping|flags|Features|CPU \w+)\s*:")
+    return "\n".join(line for line in first.splitlines() if wanted.match(line))
+
+
+#: Environment variables that change what a compiler finds and predefines.
+_PROBE_ENVIRONMENT = ("GCC_EXEC_PREFIX", "COMPILER_PATH", "CPATH", "C_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS")
+
+
 @lru_cache(maxsize=32)
-def _probe(command: tuple[str, ...], target: str, stamp: tuple[str, int, int]) -> Toolchain | str:
-    """The toolchain behind a command, or what is wrong with it. `stamp` tells an exchanged executable."""
-    del stamp
+def _probe(command: tuple[str, ...], target: str, stamp: tuple[str, int, int], cpu: str) -> Toolchain | str:
+    """The toolchain behind a command, or what is wrong with it. `stamp` tells an exchanged executable.
+
+    A compiler proper is asked once per machine: its answer, which takes tens of milliseconds, is in the disk cache.
+    Wrappers are asked each time, since the compiler behind one can change.
+    """
+    if len(command) != 1 or not cpu or not _is_compiler_itself(stamp[0]):
+        return _ask(command, target)
+    environment = [os.environ.get(name, "") for name in _PROBE_ENVIRONMENT]
+    key = "compiler-" + content_key(*command, target, *map(str, stamp), cpu, *environment, *_FLAGS)
+    try:
+        cache = shared_cache()
+        found = _read_answer(cache.get(key), command)
+        if found is not None:
+            return found
+        outcome = _ask(command, target)
+        if isinstance(outcome, Toolchain):
+            answer = {name: getattr(outcome, name) for name in _ANSWER}
+
+            def build(folder: Path) -> None:
+                (folder / "compiler.json").write_text(json.dumps(answer))
+
+            cache.put(key, build)
+        return outcome
+    except CacheError:  # whoever compiles will say so
+        return _ask(command, target)
+
+
+#: Fields of a toolchain that its compiler's answer decides.
+_ANSWER = ("kind", "version", "cpu", "flags", "features")
+
+
+def _read_answer(entry: Path | None, command: tuple[str, ...]) -> Toolchain | None:
+    if entry is None:
+        return None
+    try:
+        fields = json.loads((entry / "compiler.json").read_bytes())
+        flags, features = (tuple(map(str, fields[name])) for name in ("flags", "features"))
+        kind = fields["kind"]
+        if kind not in _OLDEST:
+            return None
+        return Toolchain(command, kind, str(fields["version"]), str(fields["cpu"]), flags, features)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _is_compiler_itself(executable: str) -> bool:
+    """Whether the file is a program, and none of those that pass the work on to a compiler found elsewhere."""
+    real = os.path.realpath(executable)
+    try:
+        with open(real, "rb") as file:
+            magic = file.read(4)
+    except OSError:
+        return False
+    return magic == b"\x7fELF" and not re.search(r"ccache|distcc|icecc|zig", os.path.basename(real))
+
+
+def _ask(command: tuple[str, ...], target: str) -> Toolchain | str:
     cpu_flag = f"-mcpu={target}" if platform.machine() in ("aarch64", "arm64") else f"-march={target}"
     try:
         code, output, messages = _run((*command, cpu_flag, "-v", "-dM", "-E", "-x", "c", os.devnull), _PROBE_SECONDS)
@@ -249,7 +361,59 @@ def _probe(command: tuple[str, ...], target: str, stamp: tuple[str, int, int]) -
     triple = re.search(r"^Target: .*$", messages, re.MULTILINE)
     described = [found[0].strip() for found in (version, triple) if found] or [macros.get("__VERSION__", "")]
     cpu = content_key(*sorted(f"{name} {value}" for name, value in macros.items()))[:16]
-    return Toolchain(command, kind, "; ".join(described), cpu, (*_FLAGS, cpu_flag, *_KIND_FLAGS[kind]))
+    features = tuple(flag for macro, flag in _CPU_FLAGS.items() if macro in macros)
+    flags = (*_FLAGS, cpu_flag, *_KIND_FLAGS[kind])
+    return Toolchain(command, kind, "; ".join(described), cpu, flags, features)
+
+
+#: Macros of instruction sets that a compiler may use unasked, and what /proc/cpuinfo calls them.
+_CPU_FLAGS = {
+    "__SSE3__": "pni",
+    "__SSSE3__": "ssse3",
+    "__SSE4_1__": "sse4_1",
+    "__SSE4_2__": "sse4_2",
+    "__POPCNT__": "popcnt",
+    "__MOVBE__": "movbe",
+    "__BMI__": "bmi1",
+    "__BMI2__": "bmi2",
+    "__LZCNT__": "abm",
+    "__AVX__": "avx",
+    "__AVX2__": "avx2",
+    "__FMA__": "fma",
+    "__F16C__": "f16c",
+    "__AVX512F__": "avx512f",
+    "__AVX512BW__": "avx512bw",
+    "__AVX512CD__": "avx512cd",
+    "__AVX512DQ__": "avx512dq",
+    "__AVX512VL__": "avx512vl",
+    "__AVX512IFMA__": "avx512ifma",
+    "__AVX512VBMI__": "avx512vbmi",
+    "__AVX512VBMI2__": "avx512_vbmi2",
+    "__AVX512VNNI__": "avx512_vnni",
+    "__AVX512BITALG__": "avx512_bitalg",
+    "__AVX512VPOPCNTDQ__": "avx512_vpopcntdq",
+    "__AVX512BF16__": "avx512_bf16",
+    "__AVX512FP16__": "avx512_fp16",
+    "__AVXVNNI__": "avx_vnni",
+    "__ARM_FEATURE_SVE": "sve",
+    "__ARM_FEATURE_DOTPROD": "asimddp",
+    "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC": "asimdhp",
+    "__ARM_FEATURE_BF16_VECTOR_ARITHMETIC": "bf16",
+    "__ARM_FEATURE_MATMUL_INT8": "i8mm",
+}
+
+
+def _check_target(toolchain: Toolchain, target: str) -> None:
+    """Raise where the machine lacks what the compiler may use for a target that somebody chose."""
+    known = re.search(r"^(?:flags|Features)\s*:(.*)$", _cpu_text(), re.MULTILINE)
+    if target == "native" or known is None:
+        return
+    missing = [flag for flag in toolchain.features if flag not in known[1].split()]
+    if missing:
+        raise ToolchainError(
+            f"Code for the target {target!r} would use {', '.join(missing)}, which this machine's CPU does not have. "
+            "Unset CUVIL_TARGET, or set it to a CPU that this one can stand for."
+        )
 
 
 def _stem(word: str) -> str:
@@ -313,9 +477,7 @@ def _run_compiler(command: tuple[str, ...], job: _Job, folder: Path, scratch: Pa
         ) from error
     if code == 0:
         return
-    for sentence, number in _FULL_DISK.items():
-        if sentence in messages:
-            raise OSError(number, os.strerror(number), str(folder))
+    _raise_if_full(messages, folder)
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
     raise ToolchainError(
         f"The C compiler failed on {job.name} ({how}):\n{_first_lines(messages, _SHOWN_LINES)}\n"

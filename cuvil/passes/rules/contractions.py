@@ -144,14 +144,13 @@ def scale_into_conv(F: Rewriter, op: TensorOp) -> Replacement:
     scale = _along(factor, aval_of(conv.results[0]).rank, 1, weight.shape[0])
     if scale is None:
         return None
-    new_weight = _scaled(weight, scale.reshape(-1, *(1 for _ in weight.shape[1:])))
+    factors = scale.reshape(-1, *(1 for _ in weight.shape[1:]))
+    new_weight = _scaled(weight, factors)
     new_bias = None if bias is None else _scaled(bias, scale)
     if new_weight is None or (bias is not None and new_bias is None):
         return None
-    return F.op(
-        "conv", conv.operands[0], F.constant(new_weight), None if new_bias is None else F.constant(new_bias),
-        **conv.params,
-    )  # fmt: skip
+    scaled = F.derived(new_weight, F.origin("multiply", conv.arguments[1], factors))
+    return F.op("conv", conv.operands[0], scaled, None if new_bias is None else F.constant(new_bias), **conv.params)
 
 
 def _offset_conv(c: Chooser) -> Case:
@@ -254,13 +253,14 @@ def scale_into_matmul(F: Rewriter, op: TensorOp) -> Replacement:
     new_weight = _scaled(weight, scale)
     if new_weight is None:
         return None
+    scaled = F.derived(new_weight, F.origin("multiply", inner.operands[1], scale))
     if bias is None:
-        return F.matmul(inner.operands[0], F.constant(new_weight))
+        return F.matmul(inner.operands[0], scaled)
     offset = _along(bias, rank, rank - 1, weight.shape[1])
     new_bias = None if offset is None else _scaled(offset, scale)
     if new_bias is None:
         return None
-    return F.add(F.matmul(inner.operands[0], F.constant(new_weight)), F.constant(new_bias))
+    return F.add(F.matmul(inner.operands[0], scaled), F.constant(new_bias))
 
 
 def _swapped(rank: int) -> tuple[int, ...]:
@@ -391,7 +391,8 @@ def merge_projections(F: Rewriter, op: TensorOp) -> Replacement:
     # The merged product stands where its input is made, so that it comes before each of its readers.
     owner = x.owner
     F.before = owner.next_op if isinstance(owner, Operation) else F.block.first_op
-    merged = F.matmul(x, F.constant(np.concatenate([p.weight for p in found], axis=1)))
+    weights = F.origin("concat", *(p.matmul.operands[1] for p in found), axis=1)
+    merged = F.matmul(x, F.derived(np.concatenate([p.weight for p in found], axis=1), weights))
     biased = merged
     if any(p.bias is not None for p in found):
         dt = mine.weight.dtype

@@ -18,6 +18,7 @@
 
 #define CV_MICROKERNEL_BODIES 1
 #include "cuvil/microkernel.h"
+#include "cuvil/constants.h"
 
 #include <pthread.h>
 #include <signal.h>

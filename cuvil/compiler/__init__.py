@@ -7,19 +7,25 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from cuvil.backends.base import Runnable
-from cuvil.backends.c.backend import compile_kernels, runtime_path
+from cuvil.backends.c.backend import runtime_path
 from cuvil.backends.c.toolchain import compile_shared
 from cuvil.backends.null.backend import NullProgram
 from cuvil.backends.reference.backend import ReferenceProgram
+from cuvil.compiler import stored as stored_programs
+from cuvil.compiler.stored import Stored
 from cuvil.frontend.program import TracedProgram
+from cuvil.ir.attributes import ConstantArray
+from cuvil.ir.dialect import ConstantOp
 from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.text import format_module
 from cuvil.ir.verifier import Stage, verify_stage
@@ -31,7 +37,8 @@ from cuvil.runtime import dispatch
 from cuvil.runtime.executable import Executable
 from cuvil.runtime.library import RuntimeLibrary
 from cuvil.support import config
-from cuvil.support.errors import ArgumentError, BackendError, ToolchainError
+from cuvil.support.cache import DiskCache, shared_cache
+from cuvil.support.errors import ArgumentError, BackendError, IRError, ToolchainError
 
 log = logging.getLogger("cuvil.compiler")
 
@@ -74,13 +81,15 @@ class CompileOptions:
 class Compiled:
     """A compiled program with the text of each stage.
 
-    ``stages`` maps ``tensor``, ``optimised``, ``fused``, ``kernel`` and ``source`` to text, made on demand.
+    ``stages`` maps ``tensor``, ``optimised``, ``fused``, ``kernel`` and ``source`` to text, made on demand. The
+    function in ``program`` is empty unless its text was to be kept.
     """
 
     program: TracedProgram
     runnable: Runnable
     stages: dict[str, Callable[[], str]]
     records: list[PassRecord] = field(default_factory=list[PassRecord])
+    from_cache: bool = False  # found compiled: no pass ran
 
     def run(self, inputs: Sequence[Array], env: Mapping[str, int]) -> list[Array]:
         """Call the program on concrete arrays."""
@@ -152,48 +161,121 @@ def _dispatcher(choice: str | None) -> dispatch.DispatchModule | None:
     return module
 
 
-def _constant_text(text: str) -> Callable[[], str]:
-    return lambda: text
-
-
 def compile_program(program: TracedProgram, options: CompileOptions, *, keep_text: bool = False) -> Compiled:
-    """Optimise, lower and compile a traced program.
+    """Optimise, lower and compile a traced program, or find it compiled in the disk cache.
 
-    ``keep_text`` keeps the text of the stages that later passes rewrite in place.
+    ``keep_text`` keeps the text of the stages that later passes rewrite in place, and the rewritten function.
     """
-    stages: dict[str, Callable[[], str]] = {}
-    func: FuncOp = program.func
-    keep = keep_text
+    if options.backend == "c":
+        return _compile_native(program, options, keep_text)
+    texts: dict[str, Callable[[], str]] = {}
+    if options.backend == "reference":
+        _verify(options, program.module, "tensor")
+        _keep(texts, "tensor", program.module, keep_text)
+        records: list[PassRecord] = []
+        if options.optimise:
+            records = optimise(program.func, program.scope, _pass_options(options))
+            _keep(texts, "optimised", program.module, keep_text)
+            _verify(options, program.module, "optimised")
+        for constant in _constants(program.func):
+            constant.own()
+        return Compiled(program, ReferenceProgram(program.func), texts, records)
+    lowered, records = _lower(program, options, texts if keep_text else None)
+    texts["kernel"] = lambda: format_module(lowered.module)
+    return Compiled(program, NullProgram(program.outputs), texts, records)
 
-    def verify(stage: Stage, module: ModuleOp = program.module) -> None:
-        if options.validate:
-            verify_stage(module, stage)
 
-    dispatcher = start_dispatcher() if options.backend == "c" else None
-    verify("tensor")
-    if keep:
-        stages["tensor"] = _constant_text(format_module(program.module))
-    if options.backend == "reference" and not options.optimise:
-        return Compiled(program, ReferenceProgram(func), stages)
-    passes = PassOptions(
+def _compile_native(program: TracedProgram, options: CompileOptions, keep_text: bool) -> Compiled:
+    dispatcher, runtime, cache = start_dispatcher(), runtime_library(), shared_cache()
+    stored = None
+    if options.rules or options.validate:
+        what = "rules of the user" if options.rules else "validation of the passes"
+        log.info("%s is compiled without the compile cache: %s", program.name, what)
+    else:
+        settings = f"{options.numerics} {options.precision} {options.optimise}"
+        stored = stored_programs.find(program, settings, cache, runtime)
+    texts: dict[str, Callable[[], str]] = {}
+    made: list[tuple[KernelProgram, list[PassRecord]]] = []
+
+    def lowered() -> tuple[KernelProgram, list[PassRecord]]:
+        if not made:
+            made.append(_lower(program, options, texts if keep_text else None))
+        return made[0]
+
+    if keep_text:
+        lowered()
+    if stored is None:
+        kernels, records = lowered()
+        with TemporaryDirectory(prefix="cuvil-") as folder:
+            native = stored_programs.link(Path(folder), kernels)
+            executable = Executable(native, runtime, dispatcher.result())
+        texts["kernel"] = partial(format_module, kernels.module)
+        texts["source"] = partial(stored_programs.source_text, native.sources)
+    else:
+        loaded = _load(stored, cache, lowered)
+        for constant in stored.captured:
+            constant.forget()
+        executable = Executable(loaded.program, runtime, dispatcher.result())
+        records = loaded.records
+        texts |= loaded.texts
+    if not keep_text:
+        # What the executable needs, it has; the traced function would keep its constants in memory a second time.
+        program = replace(program, module=ModuleOp([]), func=FuncOp("main", ([], [])))
+    return Compiled(program, executable, texts, records, from_cache=not made)
+
+
+def _load(
+    stored: Stored, cache: DiskCache, lowered: Callable[[], tuple[KernelProgram, list[PassRecord]]]
+) -> stored_programs.Loaded:
+    """The program of an entry of the cache, which is made where there is none or it cannot be read."""
+
+    def build(folder: Path) -> None:
+        kernels, records = lowered()
+        stored_programs.write_entry(folder, kernels, stored.captured, records)
+
+    try:
+        return stored_programs.read_entry(cache.put(stored.key, build), stored.captured)
+    except IRError as error:
+        cache.discard(stored.key, str(error))
+    return stored_programs.read_entry(cache.put(stored.key, build), stored.captured)
+
+
+def _lower(
+    program: TracedProgram, options: CompileOptions, texts: dict[str, Callable[[], str]] | None
+) -> tuple[KernelProgram, list[PassRecord]]:
+    """Run every pass, in place; ``texts`` gets the text of each stage."""
+    keep, kept = texts is not None, {} if texts is None else texts
+    _verify(options, program.module, "tensor")
+    _keep(kept, "tensor", program.module, keep)
+    records = optimise(program.func, program.scope, _pass_options(options))
+    _keep(kept, "optimised", program.module, keep)
+    _verify(options, program.module, "optimised")
+    records += fuse_stage(program.func, program.scope, _pass_options(options))
+    _keep(kept, "fused", program.module, keep)
+    _verify(options, program.module, "fused")
+    lowered = lower_program(program.func, program.scope)
+    _verify(options, lowered.module, "kernel")
+    for constant in lowered.constants:
+        constant.forget()
+    return lowered, records
+
+
+def _pass_options(options: CompileOptions) -> PassOptions:
+    return PassOptions(
         numerics=options.numerics, optimise=options.optimise, validate=options.validate, rules=options.rules
     )
-    records = optimise(func, program.scope, passes)
+
+
+def _verify(options: CompileOptions, module: ModuleOp, stage: Stage) -> None:
+    if options.validate:
+        verify_stage(module, stage)
+
+
+def _keep(texts: dict[str, Callable[[], str]], stage: str, module: ModuleOp, keep: bool) -> None:
     if keep:
-        stages["optimised"] = _constant_text(format_module(program.module))
-    verify("optimised")
-    if options.backend == "reference":
-        return Compiled(program, ReferenceProgram(func), stages, records)
-    records += fuse_stage(func, program.scope, passes)
-    if keep:
-        stages["fused"] = _constant_text(format_module(program.module))
-    verify("fused")
-    lowered: KernelProgram = lower_program(func, program.scope)
-    verify("kernel", lowered.module)
-    stages["kernel"] = lambda: format_module(lowered.module)
-    if options.backend == "null":
-        return Compiled(program, NullProgram(program.outputs), stages, records)
-    native = compile_kernels(lowered, program.name)
-    stages["source"] = lambda: "\n".join(f"/* ---- {name} ---- */\n{text}" for name, text in native.sources.items())
-    executable = Executable(native, runtime_library(), None if dispatcher is None else dispatcher.result())
-    return Compiled(program, executable, stages, records)
+        text = format_module(module)
+        texts[stage] = lambda: text
+
+
+def _constants(func: FuncOp) -> list[ConstantArray]:
+    return [op.constant for op in func.body.block.ops if isinstance(op, ConstantOp)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cuvil.support.logs import configure_logging
 
 if TYPE_CHECKING:
+    from cuvil.debug import TraceReport, debug_trace
     from cuvil.frontend.buckets import Buckets
     from cuvil.frontend.control import cond, fori_loop, map, scan, switch, while_loop  # noqa: A004
     from cuvil.frontend.pytree import register_pytree_node
@@ -21,9 +22,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Buckets",
     "Jitted",
+    "TraceReport",
     "__version__",
     "compile",
     "cond",
+    "debug_trace",
     "errors",
     "fori_loop",
     "jit",
@@ -39,6 +42,8 @@ _HOMES = {
     "jit": "cuvil.jit",
     "compile": "cuvil.jit",
     "Jitted": "cuvil.jit",
+    "TraceReport": "cuvil.debug",
+    "debug_trace": "cuvil.debug",
     "Buckets": "cuvil.frontend.buckets",
     "register_pytree_node": "cuvil.frontend.pytree",
     "cond": "cuvil.frontend.control",

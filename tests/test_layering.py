@@ -25,6 +25,7 @@ LAYERS = {
     "runtime": 4,
     "compiler": 5,
     "jit": 6,
+    "debug": 7,
     # The facades: the names that users import. They may use each other.
     "numpy": 7,
     "nn": 7,

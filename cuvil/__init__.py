@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cuvil.frontend.buckets import Buckets
     from cuvil.frontend.control import cond, fori_loop, map, scan, switch, while_loop  # noqa: A004
     from cuvil.frontend.pytree import register_pytree_node
+    from cuvil.frontend.transforms.derivatives import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
+    from cuvil.frontend.transforms.jacobians import hessian, jacfwd, jacrev
+    from cuvil.frontend.transforms.vectorise import vmap
     from cuvil.jit import Jitted, compile, jit  # noqa: A004
     from cuvil.support import errors
 
@@ -29,11 +32,21 @@ __all__ = [
     "debug_trace",
     "errors",
     "fori_loop",
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jit",
+    "jvp",
+    "linearize",
     "map",
     "register_pytree_node",
     "scan",
+    "stop_gradient",
     "switch",
+    "value_and_grad",
+    "vjp",
+    "vmap",
     "while_loop",
 ]
 
@@ -52,6 +65,11 @@ _HOMES = {
     "fori_loop": "cuvil.frontend.control",
     "scan": "cuvil.frontend.control",
     "map": "cuvil.frontend.control",
+    **dict.fromkeys(
+        ("grad", "jvp", "linearize", "stop_gradient", "value_and_grad", "vjp"), "cuvil.frontend.transforms.derivatives"
+    ),
+    "vmap": "cuvil.frontend.transforms.vectorise",
+    **dict.fromkeys(("hessian", "jacfwd", "jacrev"), "cuvil.frontend.transforms.jacobians"),
 }
 _MODULES = {
     "errors": "cuvil.support.errors",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import DType, dtype
+from cuvil.ops import batching, contraction_transposes
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import CONTRACTION_TOLERANCE
 from cuvil.ops.cost import Cost, traffic
@@ -203,6 +204,9 @@ CONV = register(
         reference=_conv_reference,
         body=Opaque("conv"),
         sample=_conv_sample,
+        batch_rule=batching.conv,
+        jvp=contraction_transposes.conv_jvp,
+        transpose=contraction_transposes.conv,
         accumulate=compute_dtype,
         cost=_conv_cost,
         tolerance=CONTRACTION_TOLERANCE,

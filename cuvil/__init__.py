@@ -72,6 +72,7 @@ _HOMES = {
     **dict.fromkeys(("hessian", "jacfwd", "jacrev"), "cuvil.frontend.transforms.jacobians"),
 }
 _MODULES = {
+    "cache": "cuvil.cache",
     "errors": "cuvil.support.errors",
     "nn": "cuvil.nn",
     "numpy": "cuvil.numpy",

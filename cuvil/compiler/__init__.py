@@ -284,4 +284,4 @@ def _keep(texts: dict[str, Callable[[], str]], stage: str, module: ModuleOp, kee
 
 
 def _constants(func: FuncOp) -> list[ConstantArray]:
-    return [op.constant for op in func.body.block.ops if isinstance(op, ConstantOp)]
+    return [op.constant for op in func.walk() if isinstance(op, ConstantOp)]

@@ -55,7 +55,7 @@ Stage = Literal["tensor", "optimised", "fused", "kernel"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 #: Kinds of ``cuvil.fusion``.
-FUSION_KINDS = frozenset({"loop", "matmul", "conv", "attention", "library"})
+FUSION_KINDS = frozenset({"loop", "matmul", "conv", "conv_channels_last", "attention", "library"})
 
 _CONTROL = (ControlOp, CheckOp, ReturnOp, YieldOp)
 _LOOP_OPS = (
@@ -68,7 +68,11 @@ _HOST_OPS = (
 _COMBINES = frozenset({"add", "mul", "min", "max", "and", "or"})
 _BIND_MODES = frozenset({"error", "clip", "wrap", "fill"})
 #: Index variables that an epilogue is given by its template.
-_TEMPLATE_VARIABLES = {"matmul": ("_b", "_m", "_n"), "conv": ("_b", "_m", "_p")}
+_TEMPLATE_VARIABLES = {
+    "matmul": ("_b", "_m", "_n"),
+    "conv": ("_b", "_m", "_p"),
+    "conv_channels_last": ("_b", "_m", "_n"),
+}
 
 
 def verify_stage(module: ModuleOp, stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from cuvil.ops import (
     activations,
     attention,
+    channels_last,
     composite,
     contraction,
     convolution,
@@ -24,6 +25,7 @@ from cuvil.ops import (
 __all__ = [
     "activations",
     "attention",
+    "channels_last",
     "composite",
     "contraction",
     "convolution",

@@ -512,7 +512,7 @@ def _shake(x: Bounded, rng: np.random.Generator) -> Array:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "supremum", "any", "all"), _reduction),
     **dict.fromkeys(("cumulative_sum", "cumulative_prod"), _cumulative),
-    **dict.fromkeys(("matmul", "conv"), _bilinear),
+    **dict.fromkeys(("matmul", "conv", "conv_channels_last"), _bilinear),
     **dict.fromkeys(("argmax", "argmin"), _arg_extreme),
     **dict.fromkeys(("sort", "argsort", "top_k"), _order),
     "searchsorted": _searched,

@@ -9,8 +9,9 @@ from xdsl.ir import SSAValue
 from cuvil.backends.c.expressions import MEMORY, c_name, dim
 from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
 from cuvil.ir.kernel import KernelFunc, TemplateOp, buffer_aval
+from cuvil.ops.record import Shape
 from cuvil.support.errors import BackendError
-from cuvil.symbolic import product
+from cuvil.symbolic import Dim, product
 
 TemplateEmitter = Callable[["TemplateText"], None]
 
@@ -168,6 +169,36 @@ def _emit_matmul(t: TemplateText) -> None:
     w.close()
 
 
+def row_major(shape: Sequence[Dim]) -> list[Dim]:
+    """Element strides of a contiguous array."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step = step * n
+    return strides[::-1]
+
+
+def _conv_shape_literal(
+    t: TemplateText, batch: Dim, channels: Dim, w_shape: Shape, spatial: Shape, out: Shape, strides: Sequence[Dim]
+) -> None:
+    """``const cv_conv_shape shape``; ``strides`` are those of batch, channel, depth, height and width."""
+    p, w = t.params, t.w
+
+    def three(values: Sequence[Dim], fill: int) -> str:
+        return "{ " + ", ".join(dim(v) for v in (*[fill] * (3 - len(values)), *values)) + " }"
+
+    w.open("const cv_conv_shape shape =")
+    w.line(f".batch = {dim(batch)}, .groups = {p['groups']},")
+    w.line(f".channels = {dim(channels)}, .out_channels = {dim(w_shape[0])},")
+    w.line(f".in = {three(spatial, 1)}, .kernel = {three(w_shape[2:], 1)}, .out = {three(out, 1)},")
+    w.line(f".stride = {three(p['strides'], 1)}, .dilation = {three(p['dilation'], 1)},")
+    w.line(f".input_dilation = {three(p['input_dilation'], 1)},")
+    w.line(f".padding = {three([low for low, _ in p['padding']], 0)},")
+    w.line(f".x_strides = {{ {', '.join(dim(s) for s in strides)} }},")
+    w.close("};")
+
+
 @emits("conv")
 def _emit_conv(t: TemplateText) -> None:
     p, w, name = t.params, t.w, t.name
@@ -195,45 +226,13 @@ def _emit_conv(t: TemplateText) -> None:
     w.line('#include "cuvil/conv.h"')
     w.line()
 
-    def three(values: Sequence[object], fill: int) -> str:
-        full = [fill] * (3 - len(values)) + list(values)
-        return "{ " + ", ".join(dim(v) for v in full) + " }"  # type: ignore[arg-type]
-
-    spatial = x_shape[2:]
-    strides: list[object] = []
-    step: object = 1
-    for n in reversed((x_shape[0], x_shape[1], *([1] * (3 - len(spatial))), *spatial)):
-        strides.append(step)
-        step = step * n  # type: ignore[operator]
+    strides = row_major((x_shape[0], x_shape[1], *([1] * (5 - len(x_shape))), *x_shape[2:]))
 
     def shape_literal() -> None:
-        w.open("const cv_conv_shape shape =")
-        w.line(f".batch = {dim(x_shape[0])}, .groups = {groups},")
-        w.line(f".channels = {dim(x_shape[1])}, .out_channels = {dim(w_shape[0])},")
-        w.line(f".in = {three(spatial, 1)}, .kernel = {three(w_shape[2:], 1)}, .out = {three(out[2:], 1)},")
-        w.line(f".stride = {three(p['strides'], 1)}, .dilation = {three(p['dilation'], 1)},")
-        w.line(f".input_dilation = {three(p['input_dilation'], 1)},")
-        w.line(f".padding = {three([low for low, _ in p['padding']], 0)},")
-        w.line(f".x_strides = {{ {', '.join(dim(s) for s in reversed(strides))} }},")  # type: ignore[arg-type]
-        w.close("};")
+        _conv_shape_literal(t, x_shape[0], x_shape[1], w_shape, x_shape[2:], out[2:], strides)
 
     if p["w_packed"] and not depthwise:
-        for result, function, body in (
-            ("int64_t", "packed_bytes(void)", f"return {name}_conv_packed_w_bytes(&shape);"),
-            (
-                "void",
-                "pack(cv_ctx *ctx, void *to, const void *const *from)",
-                f"{name}_conv_pack_w(ctx, &shape, to, from[0]);",
-            ),
-        ):
-            w.open(f"{result} {name}_{function}")
-            # Packing reads the weights' sizes only; sizes of the input are symbols that have no value yet.
-            for d in t.func.params["dims"]:
-                w.line(f"const int64_t {c_name(d)} = 1; (void){c_name(d)};")
-            shape_literal()
-            w.line(body)
-            w.close()
-            w.line()
+        _pack_functions(t, f"{name}_conv", shape_literal)
     t.entry()
     shape_literal()
     x, weights = t.buffer(p["x"]), t.buffer(p["w"])
@@ -242,4 +241,61 @@ def _emit_conv(t: TemplateText) -> None:
     else:
         w.line(f"{name}_conv_pack_w(ctx, &shape, {t.buffer(p['packed'])}, {weights});")
         w.line(f"{name}_conv_run(ctx, env, &shape, {x}, {t.buffer(p['packed'])});")
+    w.close()
+
+
+def _pack_functions(t: TemplateText, prefix: str, shape_literal: Callable[[], None]) -> None:
+    """The functions that pack constant weights when the program is loaded."""
+    w = t.w
+    for result, function, body in (
+        ("int64_t", "packed_bytes(void)", f"return {prefix}_packed_w_bytes(&shape);"),
+        ("void", "pack(cv_ctx *ctx, void *to, const void *const *from)", f"{prefix}_pack_w(ctx, &shape, to, from[0]);"),
+    ):
+        w.open(f"{result} {t.name}_{function}")
+        # Packing reads the weights' sizes only; sizes of the input are symbols that have no value yet.
+        for d in t.func.params["dims"]:
+            w.line(f"const int64_t {c_name(d)} = 1; (void){c_name(d)};")
+        shape_literal()
+        w.line(body)
+        w.close()
+        w.line()
+
+
+@emits("conv_channels_last")
+def _emit_conv_channels_last(t: TemplateText) -> None:
+    p, w, name = t.params, t.w, t.name
+    acc = p["acc"]
+    x_shape, w_shape, out = p["x_shape"], p["w_shape"], p["out_shape"]
+    t.environment()
+    signature = f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
+    t.store_hook(signature, "acc", "_n")
+    _defines(
+        w,
+        [
+            ("CV_CONV_NAME", f"{name}_conv"),
+            ("CV_CONV_ACC", acc),
+            ("CV_CONV_X_T", t.short(p["x"])),
+            ("CV_CONV_W_T", t.short(p["w"])),
+            ("CV_CONV_STORE(env, m, n, count, acc)", f"{name}_store(env, 0, m, n, count, acc)"),
+            *([("CV_CONV_DEPTHWISE", "1")] if p["depthwise"] else []),
+        ],
+    )
+    w.line('#include "cuvil/conv_last.h"')
+    w.line()
+    n, *spatial, channels = x_shape
+    batch_step, *steps, channel_step = row_major((n, *([1] * (5 - len(x_shape))), *spatial, channels))
+
+    def shape_literal() -> None:
+        strides = (batch_step, channel_step, *steps)
+        _conv_shape_literal(t, n, channels, w_shape, tuple(spatial), out[1:-1], strides)
+
+    if p["w_packed"]:
+        _pack_functions(t, f"{name}_conv", shape_literal)
+    t.entry()
+    shape_literal()
+    x, weights = t.buffer(p["x"]), t.buffer(p["w"])
+    if not p["w_packed"]:
+        w.line(f"{name}_conv_pack_w(ctx, &shape, {t.buffer(p['packed'])}, {weights});")
+        weights = t.buffer(p["packed"])
+    w.line(f"{name}_conv_run(ctx, env, &shape, {x}, {weights});")
     w.close()

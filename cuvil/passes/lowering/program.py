@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
+import cuvil.passes.lowering.channels_last  # pyright: ignore[reportUnusedImport]
 import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers  # pyright: ignore[reportUnusedImport]
 from cuvil.dtypes import bool_, uint8
 from cuvil.ir.attributes import ConstantArray

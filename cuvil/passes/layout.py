@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from cuvil.ir.builder import IRBuilder
+from cuvil.ir.control import blocks_of
 from cuvil.ir.dialect import ConstantOp, TensorOp, aval_of
 from cuvil.ops.record import ReduceBody, ScalarBody, Shape
 from cuvil.symbolic import Dim, evaluate, exact_div, free_symbols, product
@@ -326,8 +327,8 @@ class _Components:
 
 
 class _Layout:
-    def __init__(self, func: FuncOp) -> None:
-        self.block = func.body.block
+    def __init__(self, block: Block) -> None:
+        self.block = block
         self.plans: dict[Operation, Plan] = {}
         self.component: dict[Operation, int] = {}
         self.components = _Components()
@@ -470,7 +471,7 @@ def _conv_gain(op: TensorOp) -> float:
 
 def choose_layouts(func: FuncOp) -> int:
     """Let convolutions compute with channels last where that pays, in place; returns how many do."""
-    return _Layout(func).run()
+    return sum(_Layout(block).run() for block in blocks_of(func))
 
 
 __all__ = ["axis_groups", "channels_last_perm", "choose_layouts", "inverse", "moves_units_only"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import CONTRACTION_TOLERANCE
 from cuvil.ops.convolution import CONV_PARAMS, Shapes, conv_cost, conv_reference, conv_sample, conv_shape
 from cuvil.ops.cost import Cost
@@ -47,6 +48,12 @@ def _reference(x: Array, w: Array, bias: Array | None = None, **params: Any) -> 
     return np.ascontiguousarray(np.moveaxis(out, 1, -1))
 
 
+def _as_conv(F: Builder[V], x: V, w: V, bias: V | None = None, **params: Any) -> V:
+    spatial = range(1, len(F.shape(x)) - 1)
+    out = F.op("conv", F.transpose(x, (0, len(spatial) + 1, *spatial)), w, bias, **params)
+    return F.transpose(out, (0, *(a + 1 for a in spatial), 1))
+
+
 def _cost(shapes: Shapes, params: Params) -> Cost:
     return conv_cost(_first(shapes), params)
 
@@ -69,7 +76,7 @@ CONV_CHANNELS_LAST = register(
         shape_rule=_shape,
         dtype_rule=one_numeric,
         reference=_reference,
-        body=Opaque("conv_channels_last"),
+        body=Opaque("conv_channels_last", _as_conv),
         sample=_sample,
         accumulate=compute_dtype,
         cost=_cost,

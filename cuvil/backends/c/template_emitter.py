@@ -8,10 +8,10 @@ from xdsl.ir import SSAValue
 
 from cuvil.backends.c.expressions import MEMORY, c_name, dim
 from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
-from cuvil.ir.kernel import KernelFunc, TemplateOp, buffer_aval
+from cuvil.ir.kernel import KernelFunc, LoadOp, StoreOp, TemplateOp, buffer_aval
 from cuvil.ops.record import Shape
 from cuvil.support.errors import BackendError
-from cuvil.symbolic import Dim, product
+from cuvil.symbolic import Dim, free_symbols, linear_coefficient, product
 
 TemplateEmitter = Callable[["TemplateText"], None]
 
@@ -101,6 +101,33 @@ class TemplateText:
         w.close()
         w.line()
 
+    def ahead_hook(self) -> None:
+        """The lines that the epilogue of row ``m``, columns from ``n`` on reads and writes, fetched beforehand."""
+        known = {"_b", "_m", "_n", *self.func.params["dims"]}
+        touched: dict[str, None] = {}
+        for op in self.template.body.ops:
+            if not isinstance(op, LoadOp | StoreOp):
+                continue
+            index: Dim = op.params["index"]
+            symbols = free_symbols(index)
+            if not symbols <= known or not {"_m", "_n"} <= symbols or linear_coefficient(index, "_n") is None:
+                continue
+            buffer = op.operands[0]
+            write = int(isinstance(op, StoreOp))
+            size = 32 * buffer_aval(buffer).dtype.itemsize  # the columns of a panel, at most
+            touched |= {
+                f"__builtin_prefetch((const char *)({self.buffers[buffer]} + {dim(index)}) + {line}, {write}, 3);": None
+                for line in range(0, size, 64)
+            }
+        w = self.w
+        w.open(f"CV_INLINE void {self.name}_ahead(const void *env_, int64_t b, int64_t m, int64_t n)")
+        w.line("(void)b; (void)m; (void)n;")
+        self.unpack("env_")
+        for text in touched:
+            w.line(text)
+        w.close()
+        w.line()
+
 
 def emit_template_kernel(func: KernelFunc) -> str:
     """A template kernel as C."""
@@ -126,6 +153,7 @@ def _emit_matmul(t: TemplateText) -> None:
     t.environment()
     signature = f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
     t.store_hook(signature, "acc", "_n")
+    t.ahead_hook()
     for operand in ("a", "b"):
         w.open(f"CV_INLINE int64_t {name}_{operand}_offset(const void *env_, int64_t b)")
         w.line("(void)b;")
@@ -142,6 +170,7 @@ def _emit_matmul(t: TemplateText) -> None:
             ("CV_GEMM_A_T", t.short(p["a"])),
             ("CV_GEMM_B_T", t.short(p["b"])),
             ("CV_GEMM_STORE(env, b, m, n, count, acc)", f"{name}_store(env, b, m, n, count, acc)"),
+            ("CV_GEMM_AHEAD_C(env, b, m, n)", f"{name}_ahead(env, b, m, n)"),
             ("CV_GEMM_A_OFFSET(env, batch)", f"{name}_a_offset(env, batch)"),
             ("CV_GEMM_B_OFFSET(env, batch)", f"{name}_b_offset(env, batch)"),
         ],

@@ -223,9 +223,10 @@ CV_INLINE void CVC_(_transpose)(CVC_V v[CV_LANES]) {
 /* The patches of `rows` (<= CV_LANES) pixels as a tile of A: as a panel, then transposed square by square. */
 CV_FUNC void CVC_(_pack_pixels)(const CVC_(_geometry) *g, int64_t batch, CVC_T *to, int64_t pixel, int64_t rows,
                                 int64_t k, int64_t depth) {
-    CVC_T panel[CV_CHUNK * CV_LANES] __attribute__((aligned(64)));
-    for (int64_t done = 0; done < depth; done += CV_CHUNK, to += rows * CV_CHUNK) {
-        int64_t length = cvg_min(CV_CHUNK, depth - done);
+    enum { DEPTH = 64 }; /* at a time */
+    CVC_T panel[DEPTH * CV_LANES] __attribute__((aligned(64)));
+    for (int64_t done = 0; done < depth; done += DEPTH, to += rows * DEPTH) {
+        int64_t length = cvg_min(DEPTH, depth - done);
         CVC_(_pack_patches)(g, batch, panel, k + done, length, pixel, rows, CV_LANES);
         for (int64_t j = 0; j < length; j += CV_LANES) {
             CVC_V square[CV_LANES];
@@ -234,7 +235,8 @@ CV_FUNC void CVC_(_pack_pixels)(const CVC_(_geometry) *g, int64_t batch, CVC_T *
                 if (j + l < length) square[l] = CVG_PASTE(cv_load_, CV_CONV_ACC)(panel + (j + l) * CV_LANES);
             }
             CVC_(_transpose)(square);
-            for (int64_t i = 0; i < rows; i++) CVC_STORE(to + i * CV_CHUNK + j, square[i]);
+            CVC_T *out = to + j / CV_CHUNK * rows * CV_CHUNK + j % CV_CHUNK;
+            for (int64_t i = 0; i < rows; i++) CVC_STORE(out + i * CV_CHUNK, square[i]);
         }
     }
 }

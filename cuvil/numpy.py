@@ -12,13 +12,13 @@ int64; arrays keep their dtype.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as _np
 
-from cuvil.frontend.missing import missing_name as _missing_name
+from cuvil.frontend.namespace import fourier as fft
 from cuvil.frontend.namespace import functions as _functions
+from cuvil.frontend.namespace import linear_algebra as linalg
 from cuvil.frontend.namespace.functions import *  # noqa: F403 - the list is functions.__all__
 from cuvil.frontend.namespace.protocol import set_namespace as _set_namespace
 
@@ -32,6 +32,8 @@ float16 = _np.float16
 float32 = _np.float32
 float64 = _np.float64
 bfloat16 = ml_dtypes.bfloat16
+complex64 = _np.complex64
+complex128 = _np.complex128
 int8 = _np.int8
 int16 = _np.int16
 int32 = _np.int32
@@ -47,14 +49,32 @@ dtype = _np.dtype
 __array_api_version__ = "2024.12"
 
 __all__ = [
-    "bfloat16", "bool", "bool_", "dtype", "e", "float16", "float32", "float64", "inf", "int8", "int16", "int32",
-    "int64", "nan", "ndarray", "newaxis", "pi", "uint8", "uint16", "uint32", "uint64",
+    "bfloat16",
+    "bool",
+    "bool_",
+    "complex64",
+    "complex128",
+    "dtype",
+    "e",
+    "fft",
+    "float16",
+    "float32",
+    "float64",
+    "inf",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "linalg",
+    "nan",
+    "ndarray",
+    "newaxis",
+    "pi",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
 ]  # fmt: skip
 __all__ += _functions.__all__
 
 _set_namespace(sys.modules[__name__])
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name):
-        return _missing_name("cuvil.numpy", name, __all__, _np)

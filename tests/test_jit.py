@@ -190,7 +190,7 @@ def test_read_only_arguments_and_writable_results() -> None:
         ({1, 2}, ArgumentTypeError, "is set"),
         (object(), ArgumentTypeError, "is object"),
         (np.array(["a"]), DTypeError, "<U1"),
-        (np.array([1j]), DTypeError, "complex128"),
+        (np.array([b"a"]), DTypeError, r"S1"),
         (np.array([object()]), DTypeError, r"dtype\('O'\)"),
         (np.ma.masked_array(f32(2)), ArgumentTypeError, "masked array"),
     ],
@@ -587,24 +587,6 @@ for n in (4, 3, 2):
         subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=env)
         counts.append(len(log.read_text().split()))
     assert counts[0] >= 4 and counts[1] == counts[0]
-
-
-def test_a_function_forgets_the_variants_that_are_not_called(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CUVIL_MAX_VARIANTS", "3")
-    f = cuvil.jit(lambda x: x + 1, shapes="static")
-    freed = []
-    with caplog.at_level(logging.INFO, "cuvil.jit"):
-        for n in (1, 2, 3, 4, 1, 5, 1, 6, 1, 7, 1, 2):
-            np.testing.assert_array_equal(f(f32(n)), f32(n) + 1)
-            freed.append(weakref.ref(f.variants()[-1]))
-            assert len(f.variants()) <= 3
-    patterns = [v.patterns for v in f.variants()]
-    assert ((1,),) in patterns and ((2,),) in patterns  # 1 was called between all others
-    assert sum("forgot the variant" in r.message for r in caplog.records) >= 4
-    gc.collect()
-    assert sum(r() is not None for r in freed) <= len(freed) - 4
 
 
 def test_functions_and_their_constants_are_freed() -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cuvil.dtypes import DType, dtype, float32, int64, promote, promote_weak
+from cuvil.dtypes import DType, complex64, dtype, float32, int64, promote, promote_weak
 from cuvil.dtypes import bool_ as bool_dtype
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Trace, Tracer, current_trace
@@ -21,10 +21,12 @@ from cuvil.symbolic import Expr
 #: What cnp functions take: arrays, traced arrays, Python scalars, dims, nested lists of numbers.
 ArrayLike: TypeAlias = Any
 
-_WEAK = (bool, int, float)
+#: Python's numbers, each kind above those before it, and the dtype that each has on its own.
+_WEAK = (bool, int, float, complex)
+_WEAK_DTYPE: dict[type, DType] = {bool: bool_dtype, int: int64, float: float32, complex: complex64}
 
 
-def asoperand(x: ArrayLike) -> Tracer | Array | Expr | bool | int | float:
+def asoperand(x: ArrayLike) -> Tracer | Array | Expr | bool | int | float | complex:
     """A value an op can take: NumPy array, tracer, symbolic dim or weak Python scalar.
 
     Raises:
@@ -45,6 +47,8 @@ def asoperand(x: ArrayLike) -> Tracer | Array | Expr | bool | int | float:
         array = np.asarray(x)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
+        elif array.dtype == np.complex128:
+            array = array.astype(np.complex64)
         dtype(array.dtype)
         return array
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or hasattr(x, "__dlpack__"):
@@ -91,7 +95,7 @@ def weak_type(x: Any) -> type | None:
 
 
 def dtype_of(x: Any) -> DType:
-    """The dtype of an operand on its own (Python float: float32, int: int64)."""
+    """The dtype of an operand on its own (Python float: float32, int: int64, complex: complex64)."""
     weak = weak_type(x)
     if weak is not None:
         if weak is int and type(x) is int and not -(2**63) <= x < 2**63:
@@ -99,7 +103,7 @@ def dtype_of(x: Any) -> DType:
                 f"the Python integer {x} does not fit int64, the dtype of integers{at_user_line()}; write it as a"
                 " float, or as numpy.uint64(...) where that holds it"
             )
-        return {bool: bool_dtype, int: int64, float: float32}[weak]
+        return _WEAK_DTYPE[weak]
     return x.cuvil_dtype if isinstance(x, Tracer) else dtype(x.dtype)
 
 
@@ -119,9 +123,7 @@ def result_dtype(*operands: Any) -> DType:
             d = dtype_of(x)
             strong = d if strong is None else promote(strong, d)
     if strong is None:
-        order = (bool, int, float)
-        top = max(weak, key=order.index)
-        return {bool: bool_dtype, int: int64, float: float32}[top]
+        return _WEAK_DTYPE[max(weak, key=_WEAK.index)]
     for w in weak:
         strong = promote_weak(strong, w)
     if strong.is_integer:

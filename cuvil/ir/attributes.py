@@ -179,6 +179,8 @@ def param_key(value: ParamValue) -> Any:
         return ("b", value)
     if isinstance(value, float):
         return ("f", value.hex() if math.isfinite(value) else repr(value))
+    if isinstance(value, complex):
+        return ("c", param_key(value.real), param_key(value.imag))
     return value
 
 
@@ -190,6 +192,8 @@ def format_param(value: ParamValue) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, complex):
+        return f"complex({value.real!r}, {value.imag!r})"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
@@ -217,6 +221,8 @@ def parse_param(text: str, kind: str) -> ParamValue:
         return text[1:-1].replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
     if text in ("true", "false"):
         return text == "true"
+    if text.startswith("complex(") and text.endswith(")"):
+        return complex(*(float(t) for t in split_commas(text[8:-1])))
     if kind == "dtype":
         return parse_dtype(text)
     if kind in ("float", "scalar", "any") and _FLOAT.fullmatch(text):
@@ -303,7 +309,7 @@ class Origin:
         """The elements, in C order."""
         arrays = [None if c is None else c.array for c in self.operands]
         with np.errstate(all="ignore"):
-            return np.asarray(get(self.op).reference(*arrays, **dict(self.params)), order="C")
+            return np.ascontiguousarray(get(self.op).reference(*arrays, **dict(self.params)))
 
 
 class ConstantArray:
@@ -451,7 +457,7 @@ def parse_constant(text: str) -> ConstantArray:
         if body.startswith("0x"):
             flat = np.frombuffer(bytes.fromhex(body[2:]), dtype=dt.numpy)
         else:
-            kind = "bool" if dt.is_bool else "float" if dt.is_float else "int"
+            kind = "bool" if dt.is_bool else "float" if dt.is_float or dt.is_complex else "int"
             flat = np.array(parse_param(body, kind), dtype=dt.numpy)
         array = flat.reshape(shape).copy()
     except (ValueError, OverflowError) as error:

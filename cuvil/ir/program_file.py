@@ -20,13 +20,13 @@ from cuvil.ir.attributes import (
     parse_aval,
     parse_params,
 )
-from cuvil.ir.binary import NativeProgram, Packing, Slot
-from cuvil.ops.record import Aval
+from cuvil.ir.binary import HostCall, NativeProgram, Packing, Slot, kernel_name
+from cuvil.ops.record import Aval, Opaque
 from cuvil.ops.registry import get
 from cuvil.support.errors import CuvilError, IRError
 from cuvil.symbolic import Dim, parse_dim
 
-FORMAT = 2
+FORMAT = 1
 _MAX_BYTES = 64 << 20  # of the text; a program of 50,000 calls has about 10
 
 
@@ -76,7 +76,7 @@ def write_program(program: NativeProgram, captured: Sequence[ConstantArray], rec
         {
             "format": FORMAT,
             "entry": program.entry,
-            "kernels": [name for _, name in program.kernels],
+            "kernels": [_host_json(k) if isinstance(k, HostCall) else k[1] for k in program.kernels],
             "inputs": [format_aval(a) for a in program.inputs],
             "outputs": [format_aval(a) for a in program.outputs],
             "symbols": list(program.symbols),
@@ -84,8 +84,6 @@ def write_program(program: NativeProgram, captured: Sequence[ConstantArray], rec
             "plain": sorted(program.plain_constants),
             "slots": [[_dim_json(s.size), s.first, s.last] for s in program.slots],
             "calls": list(program.calls),
-            "loops": program.loops,
-            "messages": list(program.messages),
             "nodes": nodes,
             "constants": roots,
             "records": records,
@@ -93,6 +91,18 @@ def write_program(program: NativeProgram, captured: Sequence[ConstantArray], rec
         separators=(",", ":"),
     )
     return text, bytes(data)
+
+
+def _host_json(call: HostCall) -> dict[str, Any]:
+    return {
+        "name": call.name,
+        "op": call.op,
+        "params": format_params(tuple(zip(call.names, call.values, strict=True))),
+        "operands": list(call.operands),
+        "results": list(call.results),
+        "arguments": [format_aval(a) for a in call.arguments],
+        "dims": list(call.dims),
+    }
 
 
 def _dim_json(d: Dim) -> int | str:
@@ -120,13 +130,13 @@ def read_program(
         if whole["format"] != FORMAT:
             raise IRError(f"the program has format {whole['format']!r}, expected {FORMAT}")
         constants = _constants(whole, data, captured)
-        kernels = _strings(whole["kernels"])
+        kernels = tuple(_kernel(k, library) for k in _list(whole["kernels"]))
         count, calls = len(kernels), _strings(whole["calls"])
-        if not set(calls) <= set(kernels):
+        if not set(calls) <= {kernel_name(k) for k in kernels}:
             raise IRError("a call names no kernel")
         program = NativeProgram(
             library=library,
-            kernels=tuple((library, _identifier(name)) for name in kernels),
+            kernels=kernels,
             inputs=_avals(whole["inputs"]),
             outputs=_avals(whole["outputs"]),
             symbols=_strings(whole["symbols"]),
@@ -139,14 +149,36 @@ def read_program(
             calls=calls,
             plain_constants=frozenset(_below(c, len(constants)) for c in _list(whole["plain"])),
             entry=_identifier(_string(whole["entry"])),
-            loops=_truth(whole["loops"]),
-            messages=_strings(whole["messages"]),
         )
         return program, _list(whole["records"])
     except IRError:
         raise
     except (CuvilError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise IRError(f"malformed program text: {error}") from error
+
+
+def _kernel(value: Any, library: Path) -> tuple[Path, str] | HostCall:
+    if isinstance(value, str):
+        return library, _identifier(value)
+    call = _object(value)
+    record = get(_string(call["op"]))
+    if not (isinstance(record.body, Opaque) and record.body.kernel == "host"):
+        raise IRError(f"{record.name} is no op of host calls")
+    arguments = _avals(call["arguments"])
+    items = parse_params(_string(call["params"]), record.params)
+    results = tuple(None if k is None else _below(k, len(arguments)) for k in _list(call["results"]))
+    if len(results) != len(record.results):
+        raise IRError(f"{record.name} has {len(record.results)} results, got {len(results)}")
+    return HostCall(
+        name=_identifier(_string(call["name"])),
+        op=record.name,
+        names=tuple(k for k, _ in items),
+        values=tuple(v for _, v in items),
+        operands=tuple(_below(k, len(arguments)) for k in _list(call["operands"])),
+        results=results,
+        arguments=arguments,
+        dims=_strings(call["dims"]),
+    )
 
 
 def _constants(whole: dict[str, Any], data: bytes, captured: Sequence[ConstantArray]) -> list[ConstantArray]:
@@ -215,12 +247,6 @@ def _string(value: Any) -> str:
 
 def _strings(value: Any) -> tuple[str, ...]:
     return tuple(_string(v) for v in _list(value))
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise IRError(f"expected true or false, got {value!r}")
-    return value
 
 
 def _identifier(name: str) -> str:

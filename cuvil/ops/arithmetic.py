@@ -32,6 +32,10 @@ def convert(x: Any, dt: DType) -> Array:
     with np.errstate(all="ignore"):
         if dt.is_bool:
             return np.asarray(a != 0)
+        if source.is_complex and not dt.is_complex:  # the imaginary part is dropped, as NumPy does
+            return convert(np.real(a), dt)
+        if dt.is_complex:
+            return widen(a).astype(dt.numpy)
         if source.is_float and dt.is_integer:
             return _truncate(a.astype(np.float64), dt)
         if dt.is_half:

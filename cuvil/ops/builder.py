@@ -46,11 +46,11 @@ class Builder(ABC, Generic[V]):
     def dtype(self, x: V) -> DType:
         return self.aval(x).dtype
 
-    def scalar(self, value: bool | int | float, dt: DType) -> V:
+    def scalar(self, value: complex, dt: DType) -> V:
         """A rank-0 constant."""
         return self.constant(np.asarray(value, dtype=dt.numpy))
 
-    def like(self, value: bool | int | float, x: V) -> V:
+    def like(self, value: complex, x: V) -> V:
         """A rank-0 constant of the dtype of ``x``."""
         return self.scalar(value, self.dtype(x))
 
@@ -139,6 +139,6 @@ def concrete(value: ParamValue, env: dict[str, int]) -> ParamValue:
     """A parameter with every symbolic dim replaced by its value in ``env``."""
     if isinstance(value, tuple):
         return tuple(concrete(v, env) for v in value)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-    if value is None or isinstance(value, (bool, int, float, str, DType)):
+    if value is None or isinstance(value, (bool, int, float, complex, str, DType)):
         return value
     return evaluate(value, env)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cuvil.ops  # noqa: F401  # pyright: ignore[reportUnusedImport]  # fills the registry
-from cuvil.dtypes import ALL, DType
+from cuvil.dtypes import ALL, COMPLEX, EVERY, DType
 from cuvil.ops.record import (
     Body,
     Decomposition,
@@ -48,6 +48,9 @@ _HEADINGS = {
     "contraction": "Contraction",
     "composite": "Composite",
     "control": "Control",
+    "complex": "Complex numbers",
+    "linalg": "Linear algebra",
+    "fourier": "Fourier transforms",
 }
 
 
@@ -83,7 +86,7 @@ def accepted_dtypes(record: OpRecord) -> tuple[DType, ...]:
     """
     count = max(1, record.min_operands + record.variadic) if record.operands else 0
     found: list[DType] = []
-    for dt in ALL:
+    for dt in EVERY:
         params = record.fill_params({})
         for p in record.params:
             if p.kind == "dtype":
@@ -179,8 +182,9 @@ def _dtype_text(found: list[str]) -> str:
         "int": [d.name for d in ALL if d.kind == "int"],
         "uint": [d.name for d in ALL if d.kind == "uint"],
         "float": [d.name for d in ALL if d.kind == "float"],
+        "complex": [d.name for d in COMPLEX],
     }
-    if found == [d.name for d in ALL]:
+    if found == [d.name for d in EVERY]:
         return "all"
     left = list(found)
     parts: list[str] = []

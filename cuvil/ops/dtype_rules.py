@@ -65,7 +65,7 @@ def sum_dtype(dt: DType) -> DType:
     """
     if dt.kind == "uint":
         return uint64
-    return dt if dt.is_float else int64
+    return dt if dt.is_float or dt.is_complex else int64
 
 
 def sum_accumulator(dt: DType) -> DType:
@@ -75,7 +75,7 @@ def sum_accumulator(dt: DType) -> DType:
 
 def mean_dtype(dt: DType) -> DType:
     """The dtype of a mean or variance: floats keep theirs, everything else gives float64."""
-    return dt if dt.is_float else float64
+    return dt if dt.is_float or dt.is_complex else float64
 
 
 def mean_accumulator(dt: DType) -> DType:

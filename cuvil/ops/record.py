@@ -191,7 +191,18 @@ class Example:
 # ---------------------------------------------------------------------------------------------- record
 
 Category = Literal[
-    "elementwise", "creation", "reduction", "contraction", "movement", "indexing", "composite", "sorting", "control"
+    "elementwise",
+    "creation",
+    "reduction",
+    "contraction",
+    "movement",
+    "indexing",
+    "composite",
+    "sorting",
+    "control",
+    "complex",
+    "linalg",
+    "fourier",
 ]
 
 
@@ -201,6 +212,17 @@ class Tolerance:
 
     ulp: float = 0.0
     absolute: float = 0.0
+
+
+@dataclass(frozen=True)
+class ComplexRule:
+    """How an op takes complex operands.
+
+    ``parts(F, *operands, **params)`` computes it from real and imaginary parts (a ``Pair`` of ``cuvil.ops.complex``
+    for each complex operand) and returns a Pair or a real value; None: by the NumPy reference, in a host call.
+    """
+
+    parts: Callable[..., Any] | None
 
 
 @dataclass(frozen=True)
@@ -231,16 +253,10 @@ class OpRecord:
     tolerance: Tolerance = Tolerance()
     onnx: tuple[str, ...] = ()
     torch: tuple[str, ...] = ()
-    #: Tangents of the results, ``jvp(F, operands, results, tangents, **params)``; see :mod:`cuvil.ops.differentiation`.
-    #: Derived from a scalar body or a decomposition where it is None.
-    jvp: Callable[..., Sequence[Any]] | None = None
-    #: Cotangents of the operands that the op is linear in, ``transpose(F, cotangent, operands, **params)``.
-    transpose: Callable[..., Sequence[Any]] | None = None
-    #: Why an op on floats has no derivative; what a user reads.
-    no_gradient: str = ""
-    #: The op on operands with a leading axis of examples, ``batch_rule(F, operands, batched, size, **params)``; see
-    #: :mod:`cuvil.ops.vectorisation`. Derived from a scalar body or a decomposition where it is None.
-    batch_rule: Callable[..., Sequence[Any]] | None = None
+    # Derived where the body gives them; explicitly absent (None) where it does not.
+    complex_rule: ComplexRule | None = None
+    batch_rule: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
 
     @property
     def variadic(self) -> bool:

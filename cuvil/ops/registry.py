@@ -19,6 +19,13 @@ def register(record: OpRecord) -> OpRecord:
     return record
 
 
+def revise(record: OpRecord) -> OpRecord:
+    """Put a record in the place of the registered one of its name, while the registry is being filled."""
+    get(record.name)
+    _RECORDS[record.name] = record
+    return record
+
+
 def get(name: str) -> OpRecord:
     """The record of an op.
 

@@ -11,11 +11,11 @@ from xdsl.dialects.func import FuncOp
 
 from cuvil.ir.dialect import TensorOp
 from cuvil.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
+from cuvil.passes.complex_parts import split_complex
 from cuvil.passes.control import has_control, hoist_invariants, simplify_control, sink_constants
 from cuvil.passes.decompose import broadcast_updates, decompose, widen_halves
 from cuvil.passes.engine import ALLOWED, Rule, apply_rules
 from cuvil.passes.fusion import fuse
-from cuvil.passes.layout import choose_layouts
 from cuvil.passes.rules import RULE_SETS
 from cuvil.passes.validate import Validation
 from cuvil.symbolic import Scope
@@ -94,6 +94,7 @@ def optimise(func: FuncOp, scope: Scope, options: PassOptions) -> list[PassRecor
     control = has_control(func)
     if control:
         passes.run("sink-constants", lambda: sink_constants(func))
+    passes.run("complex-parts", lambda: split_complex(func))
     passes.run("decompose", lambda: decompose(func, _kept_whole))
     passes.run("widen-halves", lambda: widen_halves(func, _NO_HALVES))
     passes.run("broadcast-updates", lambda: broadcast_updates(func))
@@ -107,7 +108,6 @@ def optimise(func: FuncOp, scope: Scope, options: PassOptions) -> list[PassRecor
         if control:
             passes.run("hoist", lambda: hoist_invariants(func))
         passes.run("cse-after-rules", lambda: eliminate_common_subexpressions(func))
-        passes.run("layout", lambda: choose_layouts(func))
     passes.run("dce", lambda: eliminate_dead_code(func))
     if control and options.optimise:
         passes.run("control-after-rules", lambda: simplify_control(func))

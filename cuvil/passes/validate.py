@@ -83,6 +83,8 @@ def draw_sizes(avals: list[Aval], scope: Scope) -> dict[str, int]:
 
 def _draw(rng: np.random.Generator, aval: Aval, env: dict[str, int]) -> Array:
     shape = tuple(evaluate(d, env) for d in aval.shape)
+    if aval.dtype.is_complex:
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(aval.dtype.numpy)
     if aval.dtype.is_float:
         return rng.standard_normal(shape).astype(aval.dtype.numpy)
     return rng.integers(0, 2, shape).astype(aval.dtype.numpy)
@@ -93,6 +95,12 @@ def difference(got: Array, want: Array, tolerance: float | None) -> str:
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"it is {got.dtype}{list(got.shape)}, it was {want.dtype}{list(want.shape)}"
     dt: DType = dtype(want.dtype)
+    if dt.is_complex:
+        parts = [
+            difference(np.real(got), np.real(want), tolerance),
+            difference(np.imag(got), np.imag(want), tolerance),
+        ]
+        return next((p for p in parts if p), "")
     if not dt.is_float:
         count = int(np.count_nonzero(got != want))
         return f"{count} of {want.size} elements differ" if count else ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.ir.attributes import ConstantArray, is_immutable
-from cuvil.ir.binary import NativeProgram
+from cuvil.ir.binary import HostCall, NativeProgram
 from cuvil.ops.record import Array
 from cuvil.runtime.arena import ALIGNMENT
 from cuvil.runtime.library import Context, RuntimeLibrary, load_library
@@ -37,7 +37,9 @@ class _Packer:
     """The pack function of one kernel."""
 
     def __init__(self, program: NativeProgram, kernel: int) -> None:
-        path, name = program.kernels[kernel]
+        entry = program.kernels[kernel]
+        assert not isinstance(entry, HostCall)  # it packs nothing
+        path, name = entry
         library = load_library(path)
         size_of = getattr(library, f"{name}_packed_bytes")
         size_of.restype = ctypes.c_int64

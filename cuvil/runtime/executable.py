@@ -8,21 +8,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from cuvil.ir.binary import NativeProgram, Slot
+from cuvil.ir.binary import HostCall, NativeProgram, Slot, kernel_name
 from cuvil.ops.record import Array
 from cuvil.runtime.arena import ALIGNMENT, place_slots
 from cuvil.runtime.constants import load_constants
 from cuvil.runtime.dispatch import DispatchModule, DispatchProgram, NativePlan
+from cuvil.runtime.host_calls import KERNEL, host_function
 from cuvil.runtime.library import Context, RuntimeLibrary, load_library, raise_native_error
 from cuvil.symbolic import evaluate
 
-_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)  # (context, buffers, dims)
 _PLANS = 256  # shapes whose arena layout and output shapes are remembered
 # To let go of the GIL and take it again costs about 0.1 µs alone, and a wait for the other thread's turn (5 ms where it
 # computes) when there is one. Calls that touch less than this, and end in about a microsecond, keep it.
@@ -45,7 +44,7 @@ class _Plan:
             math.prod(evaluate(d, env) for d in a.shape) * a.dtype.itemsize for a in (*program.inputs, *program.outputs)
         )
         touched += self.total + constant_bytes
-        self.quick = not program.loops and touched + _BYTES_PER_CALL * len(program.calls) < _QUICK_BYTES
+        self.quick = touched + _BYTES_PER_CALL * len(program.calls) < _QUICK_BYTES
         self.native: NativePlan | None = None
 
 
@@ -85,9 +84,15 @@ class Executable:
         self._runtime = runtime
         self._main = getattr(load_library(program.library), program.entry)
         self._main.restype = ctypes.c_int32
+        self._host_calls: list[Any] = []  # alive as long as the table
         addresses: list[int] = []
-        for path, name in program.kernels:
-            function = getattr(load_library(path), name)
+        for kernel in program.kernels:
+            if isinstance(kernel, HostCall):
+                function = host_function(kernel, runtime)
+                self._host_calls.append(function)
+            else:
+                path, name = kernel
+                function = getattr(load_library(path), name)
             addresses.append(_address(function))
         self._kernels = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         loaded = load_constants(program, runtime)
@@ -113,8 +118,8 @@ class Executable:
             (self._runtime.pool.value, *(_address(getattr(library, n)) for n in names)),
             (len(self.program.inputs), len(self.program.slots), len(self.program.symbols)),
             tuple((a.dtype.numpy, len(a.shape)) for a in self.program.outputs),
-            partial(raise_native_error, messages=self.program.messages),
-            (self._runtime, self._kernels, self._konst, self._packed, self._memory),
+            raise_native_error,
+            (self._runtime, self._kernels, self._host_calls, self._konst, self._packed, self._memory),
         )
 
     def plan(self, env: Mapping[str, int]) -> _Plan:
@@ -164,16 +169,17 @@ class Executable:
         events: list[tuple[str, float]] = []
 
         def timed(address: int, name: str) -> Any:
-            kernel = _KERNEL(address)
+            kernel = KERNEL(address)
 
             def call(ctx: int | None, buffers: int | None, dims: int | None) -> None:
                 start = perf_counter()
                 kernel(ctx, buffers, dims)
                 events.append((name, perf_counter() - start))
 
-            return _KERNEL(call)
+            return KERNEL(call)
 
-        hooks = [timed(address, name) for address, (_, name) in zip(self._kernels, self.program.kernels, strict=False)]
+        names = [kernel_name(k) for k in self.program.kernels]
+        hooks = [timed(address, name) for address, name in zip(self._kernels, names, strict=False)]
         table = (ctypes.c_void_p * max(1, len(hooks)))(*(ctypes.cast(h, ctypes.c_void_p).value for h in hooks))
         self._call(inputs, env, table)
         return events
@@ -192,7 +198,7 @@ class Executable:
             ins = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
             outs = (ctypes.c_void_p * max(1, len(outputs)))(*(a.ctypes.data for a in outputs))
             self._main(workspace.context.pointer, kernels, ins, outs, self._konst, self._packed, slots, plan.symbols)
-            workspace.context.raise_error(self.program.messages)
+            workspace.context.raise_error()
         finally:
             self._spare.append(workspace)
         return outputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,13 +12,16 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cuvil.ops.record import Array
-from cuvil.support.errors import ArgumentError, BackendError, CheckFailed, IndexOutOfBoundsError
+from cuvil.support.errors import ArgumentError, BackendError, IndexOutOfBoundsError
 
-_EINDEX, _ENOMEM, _EPOWER, _ECHECK = 1, 2, 4, 5
+_EINDEX, _ENOMEM, _EPOWER, EHOST = 1, 2, 4, 5
 _DIGEST_BLOCK = 1024  # CV_DIGEST_BLOCK
 _DIGEST_KEY = 1024 + 3 * 64  # CV_DIGEST_KEY
 DIGEST_KEY_BYTES = _DIGEST_KEY + 64
 _SMALL_BYTES = 8192  # hashed without cv_digest
+
+#: The error that the last host call of a thread ended in, until it is raised.
+_HOST_ERRORS = threading.local()
 
 
 @cache
@@ -34,17 +37,14 @@ def load_library(path: Path) -> Any:
         raise BackendError(f"cannot load the compiled code {path}: {error}") from error
 
 
-def raise_native_error(code: int, a: int, b: int, messages: Sequence[str] = ()) -> NoReturn:
-    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``.
-
-    ``messages`` are those of the program's assertions.
-    """
-    if code == _ECHECK and 0 <= a < len(messages):
-        raise CheckFailed(messages[a])
+def raise_native_error(code: int, a: int, b: int) -> NoReturn:
+    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``."""
     if code == _EINDEX:
         raise IndexOutOfBoundsError(
             f"index {a} is out of bounds for an axis of size {b}; pass mode='clip', 'wrap' or 'fill' to accept it"
         )
+    if code == EHOST:
+        raise _HOST_ERRORS.__dict__.pop("error", None) or BackendError("a host call failed on another thread")
     if code == _ENOMEM:
         raise MemoryError(f"no memory for {a} bytes of scratch space")
     if code == _EPOWER:
@@ -53,6 +53,11 @@ def raise_native_error(code: int, a: int, b: int, messages: Sequence[str] = ()) 
             " exponent to a float dtype"
         )
     raise BackendError(f"a kernel reported error {code} ({a}, {b})")
+
+
+def keep_host_error(error: BaseException) -> None:
+    """Keep the error of a host call for :func:`raise_native_error`, which runs in the same thread."""
+    _HOST_ERRORS.error = error
 
 
 class Context:
@@ -67,13 +72,13 @@ class Context:
         self.pointer = ctypes.c_void_p(address)
         self._details = (ctypes.c_int64 * 2)()
 
-    def raise_error(self, messages: Sequence[str] = ()) -> None:
+    def raise_error(self) -> None:
         """Raise what the last calls recorded, and forget it."""
         code = self._library.cv_ctx_error(self.pointer, self._details)
         if code == 0:
             return
         self._library.cv_ctx_reset(self.pointer)
-        raise_native_error(code, int(self._details[0]), int(self._details[1]), messages)
+        raise_native_error(code, int(self._details[0]), int(self._details[1]))
 
     def __del__(self) -> None:
         pointer, self.pointer = getattr(self, "pointer", None), None
@@ -90,6 +95,8 @@ class RuntimeLibrary:
         lib.cv_ctx_create.restype = ctypes.c_void_p
         lib.cv_ctx_create.argtypes = [ctypes.c_void_p]
         lib.cv_ctx_error.restype = ctypes.c_int
+        lib.cv_ctx_fail.restype = None
+        lib.cv_ctx_fail.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
         lib.cv_cpu_features.restype = ctypes.c_uint64
         self.library = lib
         self.workers = workers
@@ -137,6 +144,11 @@ class RuntimeLibrary:
             if known == 0:
                 return
         np.copyto(to, array)
+
+    def fail(self, context: int, error: BaseException) -> None:
+        """Record in a context that a host call failed; the first error of a native call wins."""
+        keep_host_error(error)
+        self.library.cv_ctx_fail(context, EHOST, 0, 0)
 
     def cpu_features(self) -> int:
         """Bit set of what this CPU has (see runtime.h)."""

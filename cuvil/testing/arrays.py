@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,10 @@ def special_values(dt: DType) -> list[Any]:
 def draw_array(rng: np.random.Generator, sample: OperandSample) -> Array:
     """An array of the sample's shape, dtype and domain."""
     dt, shape, domain = sample.dtype, sample.shape, sample.domain
+    if dt.is_complex:
+        out = np.empty(shape, dt.numpy)
+        out.real, out.imag = (draw_array(rng, replace(sample, dtype=dt.part)) for _ in range(2))
+        return out
     if domain == "index":
         low, high = (-sample.size, sample.size) if dt.is_signed else (0, sample.size)
         return rng.integers(low, max(high, low + 1), shape).astype(dt.numpy)

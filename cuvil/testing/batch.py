@@ -11,6 +11,7 @@ from cuvil.backends.c.backend import emit_sources, include_dir, native_program
 from cuvil.backends.c.toolchain import compile_many
 from cuvil.compiler import runtime_library
 from cuvil.frontend.program import TracedProgram
+from cuvil.ir.binary import HostCall
 from cuvil.ir.kernel_program import KernelProgram
 from cuvil.passes.lowering.program import lower_program
 from cuvil.passes.pipeline import PassOptions, fuse_stage
@@ -71,7 +72,7 @@ def _load(lowered: Lowered, numbers: dict[tuple[str, str], int], library: Path) 
     return Executable(
         replace(
             native,
-            kernels=tuple((library, symbol_of(name)) for _, name in native.kernels),
+            kernels=tuple(k if isinstance(k, HostCall) else (library, symbol_of(k[1])) for k in native.kernels),
             entry=symbol_of("main").replace("_main", "_cuvil_main"),
         ),
         runtime_library(),

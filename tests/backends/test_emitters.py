@@ -14,7 +14,7 @@ from sample_programs import SAMPLES, compiled
 
 from cuvil.backends.c.backend import emit_sources
 from cuvil.backends.c.expressions import c_name, dim, literal
-from cuvil.dtypes import ALL, bool_, float32, float64, int8, int32, int64, uint32, uint64
+from cuvil.dtypes import EVERY, bool_, float32, float64, int8, int32, int64, uint32, uint64
 from cuvil.ir.kernel import INSTRUCTIONS
 from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.text import parse_module
@@ -90,5 +90,5 @@ def test_sources_name_ops_and_the_users_lines() -> None:
 def test_every_dtype_has_a_memory_type() -> None:
     from cuvil.backends.c.expressions import MEMORY
 
-    assert set(MEMORY) == {d.short for d in ALL}
+    assert set(MEMORY) == {d.short for d in EVERY}
     assert INSTRUCTIONS

@@ -112,7 +112,7 @@ def test_operators_with_strangers() -> None:
         run_traced(lambda x: x + "text", X)
 
 
-#: The functions of the Python array API standard 2024.12, without those on complex numbers and on unique values.
+#: The functions of the Python array API standard 2024.12.
 STANDARD = """
 abs acos acosh add all any arange argmax argmin argsort asarray asin asinh astype atan atan2 atanh bitwise_and
 bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor broadcast_arrays broadcast_to can_cast ceil
@@ -124,7 +124,8 @@ ones_like
 permute_dims positive pow prod real reciprocal remainder repeat reshape result_type roll round searchsorted sign signbit
 sin sinh sort sqrt square squeeze stack std subtract sum take take_along_axis tan tanh tensordot tile tril triu trunc
 unstack var vecdot where zeros zeros_like e inf nan newaxis pi bool int8 int16 int32 int64 uint8 uint16 uint32 uint64
-float32 float64
+float32 float64 complex64 complex128 imag diff from_dlpack nonzero unique_all unique_counts unique_inverse unique_values
+linalg fft __array_namespace_info__
 """.split()
 
 

@@ -16,22 +16,12 @@ from cuvil.backends.c.host_emitter import emit_host
 from cuvil.backends.c.loop_emitter import emit_loop_kernel
 from cuvil.backends.c.template_emitter import emit_template_kernel
 from cuvil.backends.c.toolchain import compile_many
-from cuvil.dtypes import ALL
-from cuvil.ir.binary import NativeProgram, Packing
-from cuvil.ir.kernel import (
-    HOST_LOOPS,
-    CallOp,
-    ConstBufferOp,
-    KernelFunc,
-    PackOp,
-    ProgramOp,
-    TemplateOp,
-    ViewOp,
-    buffer_aval,
-)
+from cuvil.dtypes import EVERY
+from cuvil.ir.binary import HostCall, NativeProgram, Packing
+from cuvil.ir.kernel import CallOp, ConstBufferOp, KernelFunc, PackOp, ProgramOp, TemplateOp, ViewOp, buffer_aval
 from cuvil.ir.kernel_program import KernelProgram
 
-CAPABILITIES = Capabilities("c", frozenset(ALL), lanes=16, features=frozenset({"fma", "threads"}))
+CAPABILITIES = Capabilities("c", frozenset(EVERY), lanes=16, features=frozenset({"fma", "threads"}))
 
 _PRELUDE = """\
 #include "cuvil/vec.h"
@@ -57,8 +47,28 @@ def emit_sources(program: KernelProgram) -> dict[str, str]:
     numbers = _packings(program.host, index)[1]
     sources = {"main": emit_host(program.host, index, program.memory.slot_of, numbers)}
     for k in program.kernels:
-        sources[k.params["name"]] = emit_kernel(k)
+        if host_template(k) is None:
+            sources[k.params["name"]] = emit_kernel(k)
     return sources
+
+
+def host_template(kernel: KernelFunc) -> TemplateOp | None:
+    """The template of a kernel that is a call back into Python, or None."""
+    first = kernel.body.first_op
+    return first if isinstance(first, TemplateOp) and first.params["kind"] == "host" else None
+
+
+def _entry(kernel: KernelFunc, library: Path) -> tuple[Path, str] | HostCall:
+    """The entry of the kernel table."""
+    name: str = kernel.params["name"]
+    template = host_template(kernel)
+    if template is None:
+        return library, name
+    p = template.params
+    arguments = tuple(buffer_aval(a) for a in kernel.body.args)
+    return HostCall(
+        name, p["op"], p["names"], p["values"], p["operands"], p["results"], arguments, tuple(kernel.params["dims"])
+    )
 
 
 def native_program(program: KernelProgram, sources: dict[str, str], library: Path) -> NativeProgram:
@@ -69,18 +79,16 @@ def native_program(program: KernelProgram, sources: dict[str, str], library: Pat
     args = [buffer_aval(a) for a in host.body.args]
     return NativeProgram(
         library=library,
-        kernels=tuple((library, k.params["name"]) for k in program.kernels),
+        kernels=tuple(_entry(k, library) for k in program.kernels),
         inputs=tuple(args[:inputs]),
         outputs=tuple(args[inputs:]),
         symbols=host.params["symbols"],
         constants=program.constants,
         packings=packings,
         slots=program.memory.slots,
-        calls=tuple(op.params["kernel"] for op in host.body.walk() if isinstance(op, CallOp)),
+        calls=tuple(op.params["kernel"] for op in host.body.ops if isinstance(op, CallOp)),
         sources=sources,
         plain_constants=plain,
-        loops=any(isinstance(op, HOST_LOOPS) for op in host.body.walk()),
-        messages=program.messages,
     )
 
 
@@ -103,7 +111,7 @@ def _packings(
     constant_of: dict[SSAValue, int] = {}
     numbers: dict[tuple[tuple[int, ...], int], int] = {}
     plain: set[int] = set()
-    for op in host.body.walk():
+    for op in host.body.ops:
         if isinstance(op, ConstBufferOp):
             constant_of[op.results[0]] = op.params["index"]
         elif isinstance(op, ViewOp) and op.operands[0] in constant_of:

@@ -12,6 +12,7 @@ from cuvil.symbolic import Dim, Scope, Truth, fold, is_static
 MEMORY = {
     "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "bool": "uint8_t",
     "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
+    "c64": "cv_c64", "c128": "cv_c128",
     "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
 }  # fmt: skip
 

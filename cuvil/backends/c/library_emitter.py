@@ -151,6 +151,31 @@ def _emit_scatter(t: TemplateText) -> None:
     w.close()
 
 
+@emits("complex_complex", "complex_real", "complex_imag")
+def _emit_complex_parts(t: TemplateText) -> None:
+    """Complex numbers from their parts, or one of their parts: element by element through memory."""
+    p, w, name = t.params, t.w, t.name
+    out = t.buffer(_output(t))
+    kind = p["kind"].removeprefix("complex_")
+    sources = [t.buffer(k) for k in p["operands"]]
+    t.environment()
+    w.open(f"static void {name}_range(void *arg, int64_t begin, int64_t end, int worker)")
+    w.line("(void)worker;")
+    t.unpack("arg", with_ctx=False)
+    w.open("for (int64_t k = begin; k < end; k++)")
+    if kind == "complex":
+        w.line(f"{out}[k].re = {sources[0]}[k];")
+        w.line(f"{out}[k].im = {sources[1]}[k];")
+    else:
+        w.line(f"{out}[k] = {sources[0]}[k].{'re' if kind == 'real' else 'im'};")
+    w.close()
+    w.close()
+    w.line()
+    t.entry()
+    w.line(f"cv_parallel(ctx, {dim(p['size'])}, 16384, {name}_range, (void *)&environment);")
+    w.close()
+
+
 @emits("lstm", "gru")
 def _emit_recurrent(t: TemplateText) -> None:
     p, w, name, cell = t.params, t.w, t.name, t.params["kind"]

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cuvil.backends.base import Capabilities
-from cuvil.dtypes import ALL
+from cuvil.dtypes import EVERY
 from cuvil.ops.record import Array, Aval
 from cuvil.symbolic import evaluate
 
-CAPABILITIES = Capabilities("null", frozenset(ALL))
+CAPABILITIES = Capabilities("null", frozenset(EVERY))
 
 
 class NullProgram:

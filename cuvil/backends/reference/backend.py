@@ -8,11 +8,11 @@ import numpy as np
 from xdsl.dialects.func import FuncOp
 
 from cuvil.backends.base import Capabilities
-from cuvil.dtypes import ALL
+from cuvil.dtypes import EVERY
 from cuvil.ir.interpreter import run_function
 from cuvil.ops.record import Array
 
-CAPABILITIES = Capabilities("reference", frozenset(ALL))
+CAPABILITIES = Capabilities("reference", frozenset(EVERY))
 
 
 class ReferenceProgram:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cuvil.dtypes import DType, dtype, float16, float32, float64, promote
+from cuvil.dtypes import DType, complex64, dtype, float16, float32, float64, promote, promote_weak
 from cuvil.frontend.dispatch import (
     TraceBuilder,
     asoperand,
@@ -165,7 +165,7 @@ def floating(dt: DType) -> DType:
     >>> [floating(d).name for d in (int8, int16, int32, float16)]
     ['float16', 'float32', 'float64', 'float16']
     """
-    if dt.is_float:
+    if dt.is_float or dt.is_complex:
         return dt
     return float16 if dt.bits == 8 else float32 if dt.bits == 16 else float64
 
@@ -177,12 +177,14 @@ def float_dtype(*operands: Any) -> DType:
         if weak_type(x) is None:
             d = floating(dtype_of(x))
             strong = d if strong is None else promote(strong, d)
-    if strong is None:
-        return float32
     # A Python float makes float64 of integers, and a Python int int64 of bool; floats keep theirs.
     weak = {weak_type(x) for x in operands} - {None}
+    if strong is None:
+        return complex64 if complex in weak else float32
+    if complex in weak:
+        return promote_weak(strong, complex)
     arrays = [dtype_of(x) for x in operands if weak_type(x) is None]
-    if any(d.is_float for d in arrays):
+    if any(d.is_float or d.is_complex for d in arrays):
         return strong
     return float64 if float in weak or (int in weak and all(d.is_bool for d in arrays)) else strong
 
@@ -203,7 +205,7 @@ def together(*operands: Any, dt: DType | None = None) -> tuple[Any, ...]:
 
 
 def as_scalar(value: Any, what: str) -> bool | int | float:
-    """A Python number.
+    """A Python number that is not complex.
 
     Raises:
         TracingError: a traced array.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuvil.dtypes import DType, float32, int64
+from cuvil.dtypes import DType, complex64, float32, int64
 from cuvil.frontend.dispatch import ArrayLike, TraceBuilder, asoperand, dtype_of, materialise, wrap
 from cuvil.frontend.namespace.arguments import (
     AnyArray,
@@ -26,16 +26,17 @@ from cuvil.frontend.namespace.arguments import (
     shape_of,
 )
 from cuvil.frontend.namespace.elementwise import add, multiply, subtract
+from cuvil.frontend.namespace.inspection import check_device
 from cuvil.frontend.namespace.manipulation import broadcast_to
 from cuvil.frontend.namespace.slicing import reshaped
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer
 from cuvil.ops.record import Shape
-from cuvil.support.errors import ArgumentError
+from cuvil.support.errors import ArgumentError, ArgumentTypeError
 from cuvil.symbolic import Dim, Expr, ceildiv, dim_max
 
 
-def asarray(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool | None = None) -> AnyArray:
+def asarray(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool | None = None, device: Any = None) -> AnyArray:
     """An array of a number, nested lists, an array or a traced array. Arrays keep their dtype.
 
     Python floats become float32 and ints int64. Inside a trace the result is traced, so that a NumPy array can be
@@ -47,10 +48,13 @@ def asarray(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool | None = Non
     >>> asarray([1.0, 2.0]).dtype.name, asarray([1, 2], "int8").tolist()
     ('float32', [1, 2])
     """
+    check_device(device)
     target = dtype_or_none(dtype)
     if isinstance(x, (list, tuple)) and target is not None and not _has_traced(x):
         # Straight to the dtype that is asked for: through float32 large integers and float64 would lose digits.
         given = np.array(x, dtype=target.numpy)
+    elif target is not None and type(x) in (bool, int, float, complex):
+        given = cast(np.asarray(x), target)
     else:
         given = cast(operand(x), target)
     builder = creation_builder()
@@ -68,11 +72,26 @@ def array(x: ArrayLike, /, dtype: DTypeLike = None, *, copy: bool = True) -> Any
     return asarray(x, dtype, copy=copy)
 
 
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> AnyArray:
+    """The array of another library, without a copy unless one is asked for.
+
+    Raises:
+        ArgumentTypeError: an object without ``__dlpack__``.
+
+    >>> from_dlpack(np.ones(2)).tolist()
+    [1.0, 1.0]
+    """
+    check_device(device)
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentTypeError(f"from_dlpack takes an array with __dlpack__, got {type(x).__name__}{at_user_line()}")
+    return asarray(np.from_dlpack(x, copy=copy))
+
+
 def _has_traced(x: Any) -> bool:
     return any(_has_traced(v) for v in x) if isinstance(x, (list, tuple)) else isinstance(x, (Tracer, Expr))
 
 
-def full(shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike = None) -> AnyArray:
+def full(shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike = None, *, device: Any = None) -> AnyArray:
     """An array of one value; the dtype is the value's (float32 or int64 for Python numbers) unless given.
 
     Raises:
@@ -81,74 +100,78 @@ def full(shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike = None) -> An
     >>> full((2,), 7).tolist()
     [7, 7]
     """
+    check_device(device)
     value = asoperand(fill_value)
     builder = creation_builder()
     target = dtype_or_none(dtype) or dtype_of(value)
-    return broadcast_to(wrap(builder, materialise(builder, value, target)), as_shape(shape))
+    out = broadcast_to(wrap(builder, materialise(builder, value, target)), as_shape(shape))
+    return out.copy() if isinstance(out, np.ndarray) and out.base is not None else out
 
 
-def zeros(shape: ShapeLike, dtype: DTypeLike = None) -> AnyArray:
+def zeros(shape: ShapeLike, dtype: DTypeLike = None, *, device: Any = None) -> AnyArray:
     """Zeros, float32 by default.
 
     >>> zeros((2,)).tolist()
     [0.0, 0.0]
     """
-    return full(shape, 0, dtype or float32)
+    return full(shape, 0, dtype or float32, device=device)
 
 
-def ones(shape: ShapeLike, dtype: DTypeLike = None) -> AnyArray:
+def ones(shape: ShapeLike, dtype: DTypeLike = None, *, device: Any = None) -> AnyArray:
     """Ones, float32 by default.
 
     >>> ones((2,), "int8").tolist()
     [1, 1]
     """
-    return full(shape, 1, dtype or float32)
+    return full(shape, 1, dtype or float32, device=device)
 
 
-def empty(shape: ShapeLike, dtype: DTypeLike = None) -> AnyArray:
+def empty(shape: ShapeLike, dtype: DTypeLike = None, *, device: Any = None) -> AnyArray:
     """An array whose elements carry no meaning (they are zeros), float32 by default.
 
     >>> empty((2, 3)).shape
     (2, 3)
     """
-    return full(shape, 0, dtype or float32)
+    return full(shape, 0, dtype or float32, device=device)
 
 
-def full_like(x: ArrayLike, /, fill_value: ArrayLike, dtype: DTypeLike = None, *, shape: ShapeLike = None) -> AnyArray:
+def full_like(
+    x: ArrayLike, /, fill_value: ArrayLike, dtype: DTypeLike = None, *, shape: ShapeLike = None, device: Any = None
+) -> AnyArray:
     """One value in the shape and dtype of ``x``.
 
     >>> full_like([1, 2], 5).tolist()
     [5, 5]
     """
     given = operand(x)
-    return full(shape_of(given) if shape is None else shape, fill_value, dtype or dtype_of(given))
+    return full(shape_of(given) if shape is None else shape, fill_value, dtype or dtype_of(given), device=device)
 
 
-def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, *, shape: ShapeLike = None) -> AnyArray:
+def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, *, shape: ShapeLike = None, device: Any = None) -> AnyArray:
     """Zeros in the shape and dtype of ``x``.
 
     >>> zeros_like([1, 2]).tolist()
     [0, 0]
     """
-    return full_like(x, 0, dtype, shape=shape)
+    return full_like(x, 0, dtype, shape=shape, device=device)
 
 
-def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, *, shape: ShapeLike = None) -> AnyArray:
+def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, *, shape: ShapeLike = None, device: Any = None) -> AnyArray:
     """Ones in the shape and dtype of ``x``.
 
     >>> ones_like([3, 4]).tolist()
     [1, 1]
     """
-    return full_like(x, 1, dtype, shape=shape)
+    return full_like(x, 1, dtype, shape=shape, device=device)
 
 
-def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, *, shape: ShapeLike = None) -> AnyArray:
+def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, *, shape: ShapeLike = None, device: Any = None) -> AnyArray:
     """An array in the shape and dtype of ``x`` whose elements carry no meaning.
 
     >>> empty_like([3, 4]).shape
     (2,)
     """
-    return full_like(x, 0, dtype, shape=shape)
+    return full_like(x, 0, dtype, shape=shape, device=device)
 
 
 def iota(shape: Shape, axis: int, dt: DType = int64) -> AnyArray:
@@ -157,7 +180,7 @@ def iota(shape: Shape, axis: int, dt: DType = int64) -> AnyArray:
     return wrap(builder, builder.op("iota", shape=shape, axis=axis, dtype=dt))
 
 
-def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: DTypeLike = None) -> AnyArray:
+def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: DTypeLike = None, *, device: Any = None) -> AnyArray:
     """Numbers from ``start`` (0) up to ``stop``, ``step`` apart; int64 for integers, else float32.
 
     Bounds may be symbolic integers inside a trace.
@@ -169,6 +192,7 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, dtype: DTypeLike = No
     >>> arange(3).tolist(), arange(1, 2, 0.5).dtype.name
     ([0, 1, 2], 'float32')
     """
+    check_device(device)
     low, high = (0, start) if stop is None else (start, stop)
     if isinstance(low, Expr) or isinstance(high, Expr):
         return _symbolic_range(as_size(low, "start"), as_size(high, "stop"), as_int(step, "step"), dtype)
@@ -201,8 +225,9 @@ def _steps(first: Dim, count: Dim, step: int, dt: DType) -> AnyArray:
 
 
 def linspace(
-    start: ArrayLike, stop: ArrayLike, /, num: int = 50, *, endpoint: bool = True, dtype: DTypeLike = None
-) -> AnyArray:
+    start: ArrayLike, stop: ArrayLike, /, num: int = 50, *, endpoint: bool = True, dtype: DTypeLike = None,
+    device: Any = None,
+) -> AnyArray:  # fmt: skip
     """``num`` evenly spaced numbers from start to stop, float32 by default; without the last one if not ``endpoint``.
 
     Bounds are Python numbers or rank-0 arrays.
@@ -213,29 +238,34 @@ def linspace(
     >>> linspace(0.0, 1.0, 3).tolist()
     [0.0, 0.5, 1.0]
     """
+    check_device(device)
     count = as_int(num, "num")
     if count < 0:
         raise ArgumentError(f"linspace: num is {count}{at_user_line()}; expected 0 or more")
-    target = dtype_or_none(dtype) or float32
+    complexes = any(dtype_of(asoperand(v)).is_complex for v in (start, stop))
+    target = dtype_or_none(dtype) or (complex64 if complexes else float32)
     if not any(isinstance(asoperand(v), (Tracer, Expr)) for v in (start, stop)):
-        values = np.linspace(as_scalar(start, "start"), as_scalar(stop, "stop"), count, endpoint=bool(endpoint))
-        return cast(values, target)
+        first, last = (complex(v) if complexes else as_scalar(v, "a bound of linspace") for v in (start, stop))  # type: ignore[arg-type]
+        return cast(np.linspace(first, last, count, endpoint=bool(endpoint)), target)
     low, high = cast(asoperand(start), target), cast(asoperand(stop), target)
     fractions = np.linspace(0.0, 1.0, count, endpoint=bool(endpoint)).astype(target.numpy)
     # Both ends weigh in so that the last one is met exactly.
     return add(multiply(low, subtract(1.0, fractions)), multiply(high, fractions))
 
 
-def eye(n_rows: Any, n_cols: Any = None, /, k: int = 0, dtype: DTypeLike = None) -> AnyArray:
+def eye(n_rows: Any, n_cols: Any = None, /, k: int = 0, dtype: DTypeLike = None, *, device: Any = None) -> AnyArray:
     """Ones on diagonal ``k`` of a matrix, zeros elsewhere; float32 by default.
 
     >>> eye(2).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
+    check_device(device)
     rows = as_size(n_rows)
     cols = rows if n_cols is None else as_size(n_cols)
     builder = creation_builder()
-    return wrap(builder, builder.op("eye", rows=rows, cols=cols, k=as_int(k, "k"), dtype=as_dtype(dtype or float32)))
+    dt = as_dtype(dtype or float32)
+    out = builder.op("eye", rows=rows, cols=cols, k=as_int(k, "k"), dtype=dt.part)
+    return wrap(builder, builder.cast(out, dt))
 
 
 def identity(n: Any, dtype: DTypeLike = None) -> AnyArray:

@@ -80,8 +80,8 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
         "unsigned integer": ("uint",),
         "integral": ("int", "uint"),
         "real floating": ("float",),
-        "complex floating": (),
-        "numeric": ("int", "uint", "float"),
+        "complex floating": ("complex",),
+        "numeric": ("int", "uint", "float", "complex"),
     }
     if isinstance(kind, str):
         if kind not in kinds:

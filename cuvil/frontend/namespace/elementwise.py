@@ -14,11 +14,13 @@ from cuvil.frontend.dispatch import (
     ArrayLike,
     apply,
     asoperand,
+    builder_for,
     dtype_of,
     elementwise,
     is_traced,
     result_dtype,
     weak_type,
+    wrap,
 )
 from cuvil.frontend.namespace.arguments import (
     AnyArray,
@@ -29,8 +31,10 @@ from cuvil.frontend.namespace.arguments import (
     float_dtype,
     floating,
     operand,
+    shape_of,
     together,
 )
+from cuvil.frontend.namespace.inspection import check_device
 from cuvil.frontend.source import at_user_line
 from cuvil.ops.registry import get
 from cuvil.support.errors import ArgumentError
@@ -52,7 +56,7 @@ def quotient_dtype(*operands: Any) -> DType:
     if all(weak_type(x) is not None for x in operands):
         return float_dtype(*operands)
     dt = result_dtype(*operands)
-    return dt if dt.is_float else float64
+    return dt if dt.is_float or dt.is_complex else float64
 
 
 _PROMOTION_TEXT: dict[Promotion, str] = {
@@ -292,15 +296,48 @@ right_shift = bitwise_right_shift = _binary("bitwise_right_shift", number_dtype,
 
 
 def real(x: ArrayLike, /) -> AnyArray:
-    """x itself: every dtype of cuvil is real.
+    """The real part; x itself where it is real.
 
-    >>> real([1.0]).tolist()
-    [1.0]
+    >>> real([1.0 + 2.0j]).tolist(), real([1.0]).tolist()
+    ([1.0], [1.0])
     """
-    return operand(x)
+    given = operand(x)
+    return apply("real", given) if dtype_of(given).is_complex else given
 
 
-conj = conjugate = real
+def imag(x: ArrayLike, /) -> AnyArray:
+    """The imaginary part; zeros where x is real.
+
+    >>> imag([1.0 + 2.0j]).tolist(), imag([1.0]).tolist()
+    ([2.0], [0.0])
+    """
+    given = operand(x)
+    if dtype_of(given).is_complex:
+        return apply("imag", given)
+    builder = builder_for(given)
+    return wrap(builder, builder.broadcast_to(builder.scalar(0, dtype_of(given)), shape_of(given)))
+
+
+def conj(x: ArrayLike, /) -> AnyArray:
+    """The conjugate; x itself where it is real.
+
+    >>> conj([1.0 + 2.0j]).tolist()
+    [(1-2j)]
+    """
+    given = operand(x)
+    return apply("conj", given) if dtype_of(given).is_complex else given
+
+
+conjugate = conj
+
+
+def angle(x: ArrayLike, /) -> AnyArray:
+    """The angle of complex numbers in the plane, in radians.
+
+    >>> angle([1.0, -1.0]).tolist()[0]
+    0.0
+    """
+    return atan2(imag(x), real(x))
 
 
 def isclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> AnyArray:
@@ -310,7 +347,7 @@ def isclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, 
     [True, False]
     """
     left, right = together(a, b)
-    if not dtype_of(left).is_float:
+    if not (dtype_of(left).is_float or dtype_of(left).is_complex):
         left, right = together(left, right, dt=float64)
     near = less_equal(abs(subtract(left, right)), add(atol, multiply(rtol, abs(right))))
     same = equal(left, right)
@@ -365,7 +402,7 @@ def clip(
     return elementwise("clip", given, low, high)
 
 
-def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True) -> AnyArray:
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> AnyArray:
     """The same numbers in another dtype: floats truncate to integers, integers wrap, what is not 0 is true.
 
     Raises:
@@ -374,6 +411,7 @@ def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True) -> AnyArray:
     >>> astype([1.9, -1.9], "int32").tolist()
     [1, -1]
     """
+    check_device(device)
     given = operand(x)
     target = as_dtype(dtype)
     if dtype_of(given) is target:

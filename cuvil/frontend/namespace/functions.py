@@ -7,6 +7,7 @@ from cuvil.frontend.namespace.creation import (
     empty,
     empty_like,
     eye,
+    from_dlpack,
     full,
     full_like,
     identity,
@@ -30,6 +31,7 @@ from cuvil.frontend.namespace.elementwise import (
     acos,
     acosh,
     add,
+    angle,
     arccos,
     arccosh,
     arcsin,
@@ -71,6 +73,7 @@ from cuvil.frontend.namespace.elementwise import (
     greater,
     greater_equal,
     hypot,
+    imag,
     invert,
     isclose,
     isfinite,
@@ -123,6 +126,9 @@ from cuvil.frontend.namespace.indexing import (
     at,
     take,
     take_along_axis,
+)
+from cuvil.frontend.namespace.inspection import (
+    __array_namespace_info__,
 )
 from cuvil.frontend.namespace.linalg import (
     dot,
@@ -180,6 +186,7 @@ from cuvil.frontend.namespace.reduction import (
     cumsum,
     cumulative_prod,
     cumulative_sum,
+    diff,
     logsumexp,
     max,  # noqa: A004
     mean,
@@ -189,6 +196,16 @@ from cuvil.frontend.namespace.reduction import (
     sum,  # noqa: A004
     var,
 )
+from cuvil.frontend.namespace.sets import (
+    argwhere,
+    flatnonzero,
+    nonzero,
+    unique,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 from cuvil.frontend.namespace.sorting import (
     argsort,
     searchsorted,
@@ -197,6 +214,7 @@ from cuvil.frontend.namespace.sorting import (
 )
 
 __all__ = [
+    "__array_namespace_info__",
     "abs",
     "absolute",
     "acos",
@@ -206,6 +224,7 @@ __all__ = [
     "allclose",
     "amax",
     "amin",
+    "angle",
     "any",
     "arange",
     "arccos",
@@ -218,6 +237,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "argwhere",
     "around",
     "array",
     "array_split",
@@ -256,6 +276,7 @@ __all__ = [
     "cumsum",
     "cumulative_prod",
     "cumulative_sum",
+    "diff",
     "divide",
     "dot",
     "einsum",
@@ -270,10 +291,12 @@ __all__ = [
     "expm1",
     "eye",
     "finfo",
+    "flatnonzero",
     "flip",
     "floor",
     "floor_divide",
     "fmod",
+    "from_dlpack",
     "full",
     "full_like",
     "greater",
@@ -282,6 +305,7 @@ __all__ = [
     "hypot",
     "identity",
     "iinfo",
+    "imag",
     "inner",
     "invert",
     "isclose",
@@ -318,6 +342,7 @@ __all__ = [
     "ndim",
     "negative",
     "nextafter",
+    "nonzero",
     "not_equal",
     "ones",
     "ones_like",
@@ -369,6 +394,11 @@ __all__ = [
     "triu",
     "true_divide",
     "trunc",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "var",
     "vecdot",

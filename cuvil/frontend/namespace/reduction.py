@@ -10,6 +10,7 @@ from cuvil.frontend.namespace.arguments import (
     AnyArray,
     Axes,
     DTypeLike,
+    as_int,
     cast,
     dtype_or_none,
     one_axis,
@@ -17,7 +18,9 @@ from cuvil.frontend.namespace.arguments import (
     shape_of,
     some_axes,
 )
-from cuvil.frontend.namespace.elementwise import astype, isclose
+from cuvil.frontend.namespace.elementwise import astype, isclose, not_equal, subtract
+from cuvil.frontend.namespace.manipulation import broadcast_to, concat
+from cuvil.frontend.namespace.slicing import slice_axis, span_of
 from cuvil.frontend.source import at_user_line
 from cuvil.ops.record import ParamValue
 from cuvil.support.errors import ArgumentError
@@ -273,3 +276,39 @@ def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8,
     True
     """
     return all(isclose(a, b, rtol, atol, equal_nan))
+
+
+def diff(
+    x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
+) -> AnyArray:
+    """The differences of neighbours along an axis, taken ``n`` times; of bool, whether they differ.
+
+    ``prepend`` and ``append`` are put before and behind the axis first (scalars broadcast).
+
+    Raises:
+        ArgumentError: a negative ``n``, or an array of rank 0.
+
+    >>> diff([1, 4, 9]).tolist(), diff([1, 4, 9], n=2).tolist()
+    ([3, 5], [2])
+    """
+    given = operand(x)
+    times, rank = as_int(n, "n"), len(shape_of(given))
+    if times < 0 or rank == 0:
+        raise ArgumentError(f"diff takes an array of rank 1 or more and n >= 0, got rank {rank}, n={n}{at_user_line()}")
+    a = one_axis(axis, rank)
+    if times == 0:
+        return given
+    around = [None if v is None else operand(v) for v in (prepend, append)]
+    for k, v in enumerate(around):
+        if v is not None and not shape_of(v):
+            around[k] = broadcast_to(v, tuple(1 if i == a else d for i, d in enumerate(shape_of(given))))
+    before, behind = around
+    pieces = [p for p in (before, given, behind) if p is not None]
+    if len(pieces) > 1:
+        given = concat(pieces, axis=a)
+    for _ in range(times):
+        d = shape_of(given)[a]
+        later = slice_axis(given, a, span_of(slice(1, None), d))
+        earlier = slice_axis(given, a, span_of(slice(None, -1), d))
+        given = not_equal(later, earlier) if dtype_of(given).is_bool else subtract(later, earlier)
+    return given

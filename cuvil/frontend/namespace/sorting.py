@@ -6,6 +6,7 @@ from typing import Any
 
 from cuvil.frontend.dispatch import ArrayLike, apply
 from cuvil.frontend.namespace.arguments import AnyArray, as_size, choice, one_axis, operand, shape_of, together
+from cuvil.frontend.namespace.indexing import take
 from cuvil.frontend.namespace.manipulation import ravel
 
 
@@ -54,8 +55,10 @@ def top_k(x: ArrayLike, k: Any, /, *, axis: int = -1, largest: bool = True) -> t
     return values, indices
 
 
-def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left") -> AnyArray:
+def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: ArrayLike | None = None) -> AnyArray:
     """Where each value of ``x2`` would go into the sorted vector ``x1``, as int64: before or after equal elements.
+
+    ``sorter`` holds the indices that sort ``x1`` where it is not sorted itself.
 
     Raises:
         ArgumentError: a side other than "left" and "right".
@@ -65,5 +68,7 @@ def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left") -> AnyA
     ([1, 2], 2)
     """
     ordered, values = together(operand(x1), operand(x2))
+    if sorter is not None:
+        ordered = take(ordered, sorter)
     right = choice(side, ("left", "right"), "searchsorted: side") == "right"
     return apply("searchsorted", ordered, values, right=right)

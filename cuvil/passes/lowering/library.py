@@ -154,6 +154,26 @@ def _lower_scatter(t: TemplateFusion) -> Lowered:
     )  # fmt: skip
 
 
+@lowers("host")
+def _lower_host(t: TemplateFusion) -> Lowered:
+    anchor = t.anchor
+    names, values = zip(*anchor.params.items(), strict=True) if anchor.params else ((), ())
+    return _library(
+        t, "host", op=anchor.record.name, names=tuple(names), values=tuple(values),
+        operands=tuple(t.operand_number(o) for o in anchor.operands), results=_output_numbers(t, anchor.results),
+        # A kernel is given the dims that its parameters mention.
+        shapes=tuple(aval_of(v).shape for v in (*t.fusion.operands, *t.outputs)),
+    )  # fmt: skip
+
+
+@lowers("complex_parts")
+def _lower_complex_parts(t: TemplateFusion) -> Lowered:
+    anchor = t.anchor
+    shape = aval_of(anchor.results[0]).shape
+    operands = tuple(t.operand_number(o) for o in anchor.operands)
+    return _library(t, f"complex_{anchor.record.name}", operands=operands, size=product(shape))
+
+
 @lowers("lstm")
 @lowers("gru")
 def _lower_recurrent(t: TemplateFusion) -> Lowered:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, SSAValue
 
+from cuvil.dtypes import DType
 from cuvil.ir.dialect import FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ir.kernel import (
     AccumulatorOp,
@@ -442,6 +443,6 @@ def _symbols_in(value: object) -> frozenset[str]:
         for v in value:  # pyright: ignore[reportUnknownVariableType]
             out |= _symbols_in(v)  # pyright: ignore[reportUnknownArgumentType]
         return out
-    if isinstance(value, (str, float, bool)) or value is None:
+    if isinstance(value, (str, float, bool, complex, DType)) or value is None:
         return frozenset()
     return free_symbols(value)  # type: ignore[arg-type]

@@ -7,6 +7,10 @@
 #include "cuvil/vec.h"
 #include "cuvil/runtime.h"
 
+/* Complex numbers exist in memory only: kernels compute with their parts. */
+typedef struct { float re, im; } cv_c64;
+typedef struct { double re, im; } cv_c128;
+
 CV_INLINE int64_t cv_imin(int64_t a, int64_t b) { return a < b ? a : b; }
 CV_INLINE int64_t cv_imax(int64_t a, int64_t b) { return a > b ? a : b; }
 

@@ -19,9 +19,8 @@
  *       Never the memory that cv_scratch gives.
  *   cv_fail(ctx, code, a, b)
  *       Records an error; the first one of a native call wins. a and b are details that the caller's message shows
- *       (CV_EPOWER: a negative exponent; CV_EINDEX: index and extent; CV_ENOMEM: bytes; CV_ECHECK: the assertion).
- *   cv_failed(ctx)
- *       Whether an error was recorded; loops of the host program end with it.
+ *       (CV_EPOWER: a negative exponent; CV_EINDEX: index and extent; CV_ENOMEM: bytes; CV_EHOST: the caller's own
+ *       function failed and keeps the error).
  */
 #ifndef CUVIL_RUNTIME_H
 #define CUVIL_RUNTIME_H
@@ -29,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CV_OK = 0, CV_EINDEX = 1, CV_ENOMEM = 2, CV_EDOMAIN = 3, CV_EPOWER = 4, CV_ECHECK = 5 };
+enum { CV_OK = 0, CV_EINDEX = 1, CV_ENOMEM = 2, CV_EDOMAIN = 3, CV_EPOWER = 4, CV_EHOST = 5 };
 
 typedef struct cv_ctx cv_ctx;
 typedef void (*cv_body)(void *arg, int64_t begin, int64_t end, int worker);
@@ -39,7 +38,6 @@ struct cv_ctx {
     void *(*scratch)(cv_ctx *ctx, int worker, size_t bytes);
     void *(*scratch_shared)(cv_ctx *ctx, size_t bytes);
     void (*fail)(cv_ctx *ctx, int code, int64_t a, int64_t b);
-    int (*failed)(const cv_ctx *ctx);
     const struct cv_microkernels *microkernels; /* microkernel.h */
     int workers;
 };
@@ -51,7 +49,6 @@ static inline int cv_workers(const cv_ctx *ctx) { return ctx->workers; }
 static inline void *cv_scratch(cv_ctx *ctx, int worker, size_t bytes) { return ctx->scratch(ctx, worker, bytes); }
 static inline void *cv_scratch_shared(cv_ctx *ctx, size_t bytes) { return ctx->scratch_shared(ctx, bytes); }
 static inline void cv_fail(cv_ctx *ctx, int code, int64_t a, int64_t b) { ctx->fail(ctx, code, a, b); }
-static inline int cv_failed(const cv_ctx *ctx) { return ctx->failed(ctx); }
 
 /* ---------------------------------------------------------------- the library's own interface (for ctypes) */
 
@@ -86,6 +83,7 @@ void cv_ctx_destroy(cv_ctx *ctx);
 /* The error of the calls since the last reset: its code, with a and b in details[0..1] when it is not CV_OK. */
 int cv_ctx_error(const cv_ctx *ctx, int64_t details[2]);
 void cv_ctx_reset(cv_ctx *ctx);
+void cv_ctx_fail(cv_ctx *ctx, int code, int64_t a, int64_t b); /* cv_fail, for functions of the caller */
 size_t cv_ctx_scratch_bytes(const cv_ctx *ctx);
 
 uint64_t cv_cpu_features(void);

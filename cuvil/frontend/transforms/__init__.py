@@ -1,1 +1,0 @@
-"""Transforms of functions: differentiation and vectorisation."""

@@ -18,8 +18,8 @@ from cuvil.runtime.executable import Executable
 from cuvil.symbolic import evaluate, product
 
 #: Ops whose work is multiply-adds, which the measured FMA loop bounds.
-_CONTRACTIONS = frozenset({"matmul", "tensordot", "vecdot", "einsum", "conv", "conv_transpose", "lstm", "gru",
-                           "scaled_dot_product_attention"})  # fmt: skip
+_CONTRACTIONS = frozenset({"matmul", "tensordot", "vecdot", "einsum", "conv", "conv_channels_last", "conv_transpose",
+                           "lstm", "gru", "scaled_dot_product_attention"})  # fmt: skip
 
 
 def _flops(op: TensorOp, env: Mapping[str, int]) -> int:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 from cuvil.support.logs import configure_logging
 
 if TYPE_CHECKING:
+    from cuvil.debug import TraceReport, debug_trace
     from cuvil.frontend.buckets import Buckets
     from cuvil.frontend.control import cond, fori_loop, map, scan, switch, while_loop  # noqa: A004
     from cuvil.frontend.pytree import register_pytree_node
+    from cuvil.frontend.transforms.derivatives import grad, jvp, linearize, stop_gradient, value_and_grad, vjp
+    from cuvil.frontend.transforms.jacobians import hessian, jacfwd, jacrev
+    from cuvil.frontend.transforms.vectorise import vmap
     from cuvil.jit import Jitted, compile, jit  # noqa: A004
     from cuvil.support import errors
 
@@ -21,16 +25,28 @@ __version__ = "0.1.0"
 __all__ = [
     "Buckets",
     "Jitted",
+    "TraceReport",
     "__version__",
     "compile",
     "cond",
+    "debug_trace",
     "errors",
     "fori_loop",
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jit",
+    "jvp",
+    "linearize",
     "map",
     "register_pytree_node",
     "scan",
+    "stop_gradient",
     "switch",
+    "value_and_grad",
+    "vjp",
+    "vmap",
     "while_loop",
 ]
 
@@ -39,6 +55,8 @@ _HOMES = {
     "jit": "cuvil.jit",
     "compile": "cuvil.jit",
     "Jitted": "cuvil.jit",
+    "TraceReport": "cuvil.debug",
+    "debug_trace": "cuvil.debug",
     "Buckets": "cuvil.frontend.buckets",
     "register_pytree_node": "cuvil.frontend.pytree",
     "cond": "cuvil.frontend.control",
@@ -47,8 +65,14 @@ _HOMES = {
     "fori_loop": "cuvil.frontend.control",
     "scan": "cuvil.frontend.control",
     "map": "cuvil.frontend.control",
+    **dict.fromkeys(
+        ("grad", "jvp", "linearize", "stop_gradient", "value_and_grad", "vjp"), "cuvil.frontend.transforms.derivatives"
+    ),
+    "vmap": "cuvil.frontend.transforms.vectorise",
+    **dict.fromkeys(("hessian", "jacfwd", "jacrev"), "cuvil.frontend.transforms.jacobians"),
 }
 _MODULES = {
+    "cache": "cuvil.cache",
     "errors": "cuvil.support.errors",
     "nn": "cuvil.nn",
     "numpy": "cuvil.numpy",

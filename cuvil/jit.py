@@ -27,7 +27,7 @@ from cuvil.ops.record import Array, Aval, Shape
 from cuvil.passes.engine import Rule
 from cuvil.passes.validate import difference
 from cuvil.runtime.dispatch import Calls, ResultForm
-from cuvil.support.config import dump_stages
+from cuvil.support.config import dump_stages, max_variants
 from cuvil.support.dump import write_stages
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TracingError
 from cuvil.symbolic import Expr, Scope, free_symbols, solve, substitute
@@ -97,6 +97,7 @@ class Variant:
     seconds: float
     hint: str | None = None  # holds for the sizes that this variant serves
     hits: int = 0
+    hits_before: int = 0  # at the time when the function last forgot a variant
     padding_checked: bool = False
 
     def match(self, shapes: Sequence[Sequence[int]]) -> dict[str, int] | None:
@@ -199,8 +200,9 @@ class Jitted:
 
     # ------------------------------------------------------------------------------------------- calls
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._calls is not None:
-            result = self._calls.run(args, kwargs)
+        calls = self._calls  # another thread may put it out of use
+        if calls is not None:
+            result = calls.run(args, kwargs)
             if result is not NotImplemented:
                 return result
         found = self._read(args, kwargs)
@@ -312,8 +314,9 @@ class Jitted:
         with self._lock:
             if self._calls is None:
                 self._calls = executable.dispatch.Calls(_EXACT_CALLS)
+            calls = self._calls
         plan = executable.native_plan(env)
-        self._calls.add(args, kwargs, inputs, executable.native, plan, _result_form(variant.out_tree), variant)
+        calls.add(args, kwargs, inputs, executable.native, plan, _result_form(variant.out_tree), variant)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -523,6 +526,7 @@ class Jitted:
             env = variant.match(shapes)
             assert env is not None
             self._families.setdefault(family, []).append(variant)
+            self._forget_unused(variant)
             return self._remember(s.key, variant, env)
 
     def _hint(self, s: _Signature) -> str | None:
@@ -531,6 +535,28 @@ class Jitted:
         if env is None:
             return None  # the call does not fit the input_spec, and is told so
         return next((hint for hint, scope in self._hints if scope.first_broken(env) is None), None)
+
+    def _forget_unused(self, newest: Variant) -> None:
+        """Keep the number of variants within its bound: the oldest goes of those not called since the last one went."""
+        limit = max_variants()
+        while len(variants := self.variants()) > limit:
+            old = [v for v in variants if v is not newest]
+            gone = next((v for v in old if v.hits == v.hits_before), old[0])
+            for v in variants:
+                v.hits_before = v.hits
+            for family, members in list(self._families.items()):
+                self._families[family] = [v for v in members if v is not gone]
+                if not self._families[family]:
+                    for table in (self._families, self._seen, self._concrete):
+                        table.pop(family, None)
+            for key in [k for k, (v, _) in self._exact.items() if v is gone]:
+                del self._exact[key]
+            for key in [k for k, p in self._padded.items() if p.variant is gone]:
+                del self._padded[key]
+            self._calls = None  # it holds variants, too; calls find their way into a new one
+            log.info(
+                "%s: forgot the variant for %s: more than %d (CUVIL_MAX_VARIANTS)", self._name(), gone.patterns, limit
+            )
 
     def _remember(self, key: Hashable, variant: Variant, env: dict[str, int]) -> tuple[Variant, dict[str, int]]:
         self._exact[key] = (variant, env)

@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cuvil.frontend.missing import missing_name as _missing_name
 from cuvil.frontend.namespace import protocol  # noqa: F401 # pyright: ignore[reportUnusedImport] - fills in operators
 from cuvil.frontend.namespace.elementwise import tanh
 from cuvil.frontend.namespace.nn import (
@@ -85,3 +88,8 @@ __all__ = [
     "swish",
     "tanh",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        return _missing_name("cuvil.nn", name, __all__, None)

@@ -12,10 +12,12 @@ int64; arrays keep their dtype.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as _np
 
+from cuvil.frontend.missing import missing_name as _missing_name
 from cuvil.frontend.namespace import fourier as fft
 from cuvil.frontend.namespace import functions as _functions
 from cuvil.frontend.namespace import linear_algebra as linalg
@@ -78,3 +80,8 @@ __all__ = [
 __all__ += _functions.__all__
 
 _set_namespace(sys.modules[__name__])
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        return _missing_name("cuvil.numpy", name, __all__, _np)

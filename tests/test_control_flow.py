@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from cuvil.ir.text import format_module, parse_module
 from cuvil.ir.verifier import verify_stage
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TracingError
 
-BACKENDS = ("reference",)
+BACKENDS = ("reference", "c")
 
 
 class State(NamedTuple):
@@ -44,8 +45,8 @@ def agree(fn: Callable[..., Any], *args: Any) -> None:
         for optimise in (True, False):
             compiled = cuvil.jit(fn, backend=backend, optimise=optimise, validate=optimise)
             assert_close(compiled(*args), want)
-    lowered = cuvil.jit(fn, backend="reference").lower(*args)
-    for stage in ("tensor", "optimised"):
+    lowered = cuvil.jit(fn).lower(*args)
+    for stage in ("tensor", "optimised", "fused", "kernel"):
         text = lowered.as_text(stage)
         module = parse_module(text)
         verify_stage(module, stage)  # type: ignore[arg-type]
@@ -210,6 +211,55 @@ def test_a_few_scalars_are_chosen_without_a_branch() -> None:
 
     text = cuvil.jit(fn, backend="reference").lower(np.float32(2)).as_text("optimised")
     assert "cuvil.where" in text and "cuvil.switch" not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "in_place"),
+    [
+        (lambda i, b: b.at[i].set(i), True),
+        (lambda i, b: cuvil.cond(b[i] > 3, lambda: b.at[i].set(1), lambda: b), True),
+        (lambda i, b: b * 2 + 1, True),
+        (lambda i, b: b.at[i].set(cnp.sum(b)), True),
+        (lambda i, b: cuvil.fori_loop(0, 3, lambda j, c: c.at[j].add(i), b), True),
+        (lambda i, b: b[::-1] * 2, False),
+        (lambda i, b: cnp.cumulative_sum(b), False),
+        (lambda i, b: b.at[i].set(i) + b, True),
+    ],
+)
+def test_carried_arrays_are_updated_in_place_where_that_is_safe(body: Any, in_place: bool) -> None:
+    fn = cuvil.jit(lambda x: cuvil.fori_loop(0, 5, body, x))
+    x = np.arange(8, dtype=np.float32)
+    assert_close(fn(x), cuvil.jit(fn.fn, backend="reference")(x))
+    text = fn.lower(x).as_text("kernel")
+    buffers = [re.findall(r"%\w+", line.split("=", 1)[1]) for line in text.splitlines() if "kernel.repeat" in line]
+    assert (len(set(buffers[-1])) == 1) == in_place
+
+
+def test_memory_that_a_loop_reads_is_not_reused_inside_of_it() -> None:
+    def fn(x: Any) -> Any:
+        doubled = cnp.sort(x * 2)  # read by every iteration, last in the program's order inside the loop
+
+        def body(i: Any, c: Any) -> Any:
+            first = cnp.sort(c + doubled)
+            return cnp.sort(cnp.flip(first)) / 3
+
+        return cuvil.fori_loop(0, 6, body, x)
+
+    agree(fn, np.random.default_rng(3).standard_normal(64).astype(np.float32))
+
+
+def test_one_native_loop_runs_ten_thousand_steps() -> None:
+    fn = cuvil.jit(lambda x: cuvil.scan(lambda c, r: (c * 0.5 + r, c), np.float32(0), x))
+    x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    last, before = fn(x)
+    text = fn.lower(x).as_text("source")
+    main = text[text.index("cuvil_main(") : text.index("/* ----", text.index("cuvil_main("))]
+    assert main.count("for (int64_t") == 1 and len(main) < 4000
+    c = np.float32(0)
+    for k, r in enumerate(x):
+        assert before[k] == pytest.approx(c, rel=1e-4, abs=1e-6)
+        c = np.float32(c * np.float32(0.5) + r)
+    assert last == pytest.approx(c, rel=1e-4)
 
 
 @pytest.mark.parametrize(

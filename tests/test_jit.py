@@ -589,6 +589,24 @@ for n in (4, 3, 2):
     assert counts[0] >= 4 and counts[1] == counts[0]
 
 
+def test_a_function_forgets_the_variants_that_are_not_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CUVIL_MAX_VARIANTS", "3")
+    f = cuvil.jit(lambda x: x + 1, shapes="static")
+    freed = []
+    with caplog.at_level(logging.INFO, "cuvil.jit"):
+        for n in (1, 2, 3, 4, 1, 5, 1, 6, 1, 7, 1, 2):
+            np.testing.assert_array_equal(f(f32(n)), f32(n) + 1)
+            freed.append(weakref.ref(f.variants()[-1]))
+            assert len(f.variants()) <= 3
+    patterns = [v.patterns for v in f.variants()]
+    assert ((1,),) in patterns and ((2,),) in patterns  # 1 was called between all others
+    assert sum("forgot the variant" in r.message for r in caplog.records) >= 4
+    gc.collect()
+    assert sum(r() is not None for r in freed) <= len(freed) - 4
+
+
 def test_functions_and_their_constants_are_freed() -> None:
     w = f32(64, 64)
     f = cuvil.jit(lambda x: x @ w)

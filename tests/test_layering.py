@@ -25,13 +25,15 @@ LAYERS = {
     "runtime": 4,
     "compiler": 5,
     "jit": 6,
+    "debug": 7,
     # The facades: the names that users import. They may use each other.
+    "cache": 7,
     "numpy": 7,
     "nn": 7,
     "rules": 7,
     "testing": 7,
     "weights": 7,
-    "cli": 8,
+    "cli": 9,
     "__init__": 8,
 }
 FACADES = 7

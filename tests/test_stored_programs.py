@@ -29,7 +29,7 @@ from cuvil.dtypes import float32
 from cuvil.frontend.dispatch import apply
 from cuvil.ir.attributes import ConstantArray, Origin, is_immutable
 from cuvil.ir.fingerprint import fingerprint
-from cuvil.ir.program_file import read_program
+from cuvil.ir.program_file import FORMAT, read_program
 from cuvil.ops.record import Aval
 from cuvil.passes.engine import Case, rule
 from cuvil.runtime.library import DIGEST_KEY_BYTES
@@ -94,6 +94,30 @@ def test_what_decides_the_code_is_in_the_key(cache: Path) -> None:
     assert fresh(traced(lambda x: apply("tanh", x), Aval((B, 96), float32), constraints=("B <= 8",)))
     assert fresh(traced(lambda x: apply("tanh", x), Aval((3, 96), float32)))
     assert not fresh(_program(W.copy())) and not fresh(_program(W[:, :]))
+
+
+def test_what_regions_hold_is_in_the_key(cache: Path) -> None:
+    def program(step: float = 2.0, limit: int = 5, weight: Any = W[0, :4], swapped: bool = False) -> Any:
+        def fn(x: Any) -> Any:
+            def body(i: Any, c: Any) -> Any:
+                branches = [lambda: cnp.sort(c) * step, lambda: c + weight]
+                return cuvil.cond(i % 2 == 0, *(reversed(branches) if swapped else branches))
+
+            return cuvil.fori_loop(0, limit, body, x)
+
+        return traced(fn, Aval((4,), float32))
+
+    x = np.float32([4, -3, 2, 1])
+
+    def run(**changes: Any) -> tuple[bool, list[float]]:
+        compiled = compile_program(program(**changes), CompileOptions())
+        return compiled.from_cache, compiled.run([x], {})[0].tolist()
+
+    found, want = run()
+    assert not found and run() == (True, want)
+    for changes in ({"step": 3.0}, {"limit": 6}, {"weight": W[1, :4]}, {"swapped": True}):
+        found, got = run(**changes)
+        assert not found and got != want and run(**changes) == (True, got)
 
 
 def test_another_compiler_or_target_is_another_program(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +223,8 @@ def _texts() -> Any:
 def test_a_text_with_anything_in_it_is_read_or_refused(data: Any) -> None:
     node = {"aval": "[2] x f32", "at": 0}
     whole: dict[str, Any] = {
-        "format": 1, "entry": "cuvil_main", "kernels": ["k"], "inputs": ["[B] x f32"], "outputs": ["[B] x f32"],
+        "format": FORMAT, "loops": False, "messages": [],
+        "entry": "cuvil_main", "kernels": ["k"], "inputs": ["[B] x f32"], "outputs": ["[B] x f32"],
         "symbols": ["B"], "packings": [[[0], 0]], "plain": [0], "slots": [["4*B", 0, 1]], "calls": ["k"],
         "nodes": [node, {"aval": "[4] x f32", "op": "concat", "params": "axis = 0", "operands": [0, 0]}],
         "constants": [0, 1], "records": [],

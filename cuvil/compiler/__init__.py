@@ -185,6 +185,12 @@ def compile_program(program: TracedProgram, options: CompileOptions, *, keep_tex
     return Compiled(program, NullProgram(program.outputs), texts, records)
 
 
+def fuse_program(program: TracedProgram, options: CompileOptions) -> list[PassRecord]:
+    """Run the passes up to the fused stage, in place: what diagnostics look at."""
+    records = optimise(program.func, program.scope, _pass_options(options))
+    return records + fuse_stage(program.func, program.scope, _pass_options(options))
+
+
 def _compile_native(program: TracedProgram, options: CompileOptions, keep_text: bool) -> Compiled:
     dispatcher, runtime, cache = start_dispatcher(), runtime_library(), shared_cache()
     stored = None
@@ -278,4 +284,4 @@ def _keep(texts: dict[str, Callable[[], str]], stage: str, module: ModuleOp, kee
 
 
 def _constants(func: FuncOp) -> list[ConstantArray]:
-    return [op.constant for op in func.body.block.ops if isinstance(op, ConstantOp)]
+    return [op.constant for op in func.walk() if isinstance(op, ConstantOp)]

@@ -13,7 +13,7 @@ from xdsl.ir import Block, Region, SSAValue
 from cuvil.frontend.dispatch import TraceBuilder, asoperand, materialise
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import name_user_line
-from cuvil.frontend.tracer import Guard, Trace, Tracer, current_trace, tracing
+from cuvil.frontend.tracer import Guard, Missing, Trace, Tracer, current_trace, tracing
 from cuvil.ir.attributes import ConstraintsAttr
 from cuvil.ops.record import Aval
 from cuvil.support.errors import ArgumentError, CuvilError, TracingError
@@ -104,10 +104,12 @@ def trace(
     names: Sequence[str] | None = None,
     constraints: Sequence[str] = (),
     name: str | None = None,
+    missing: list[Missing] | None = None,
 ) -> TracedProgram:
     """Run ``fn(*args, **kwargs)`` on traced arrays and collect its ops.
 
-    ``in_tree`` is the structure of ``(args, kwargs)``; ``avals`` are its leaves.
+    ``in_tree`` is the structure of ``(args, kwargs)``; ``avals`` are its leaves. Calls that cuvil does not have are
+    errors, or are added to ``missing`` where that is given (the program then computes nothing of use).
 
     Raises:
         ArgumentError: a symbol whose name begins with an underscore.
@@ -121,6 +123,7 @@ def trace(
                 f" it {s.lstrip('_') or 'N'!r}, for example"
             )
     t = Trace(scope, name or getattr(fn, "__name__", "function"))
+    t.missing = missing
     names = list(names) if names is not None else leaf_paths(in_tree, "arg")
     weak = list(weak) if weak is not None else [None] * len(avals)
     tracers = [t.argument(a, n, w) for a, n, w in zip(avals, names, weak, strict=True)]

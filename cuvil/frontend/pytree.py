@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cuvil.frontend.source import at_user_line
 from cuvil.support.errors import ArgumentError, ArgumentTypeError
 
 
@@ -170,6 +171,64 @@ def leaf_paths(tree: TreeDef, root: str = "") -> list[str]:
     for name, child in zip(_node_type(tree.kind).names(tree.aux, len(tree.children)), tree.children, strict=True):
         out.extend(leaf_paths(child, root + name))
     return out
+
+
+def leaves_up_to(tree: TreeDef, value: Any, root: str) -> list[Any]:
+    """The parts of ``value`` that stand where ``tree`` has leaves; they may be anything, None too.
+
+    Raises:
+        ArgumentError: ``value`` has another structure above the leaves.
+
+    >>> leaves_up_to(flatten({"x": 1, "y": 2})[1], {"x": None, "y": [1, 2]}, "v")
+    [None, [1, 2]]
+    """
+    out: list[Any] = []
+    _up_to(tree, value, root, out)
+    return out
+
+
+def _up_to(tree: TreeDef, value: Any, path: str, out: list[Any]) -> None:
+    if tree.kind is None:
+        out.append(value)
+        return
+    node = _find(type(value))
+    children, aux = ((), None) if node is None else node.flatten(value)
+    if type(value) is not tree.kind or aux != tree.aux or len(children) != len(tree.children):
+        raise ArgumentError(f"{path} is {type(value).__name__}{at_user_line()} and does not have the structure {tree}")
+    names = _node_type(tree.kind).names(tree.aux, len(children))
+    for name, child, part in zip(names, tree.children, children, strict=True):
+        _up_to(child, part, path + name, out)
+
+
+def broadcast_prefix(prefix: Any, tree: TreeDef, root: str) -> list[Any]:
+    """One value for each leaf of ``tree``, where ``prefix`` may say one for a whole subtree.
+
+    None and whatever is no container stand for all leaves below them.
+
+    Raises:
+        ArgumentError: ``prefix`` is deeper than ``tree``, or has another structure.
+
+    >>> broadcast_prefix((0, None), flatten(({"a": 1, "b": 2}, 3))[1], "in_axes")
+    [0, 0, None]
+    """
+    out: list[Any] = []
+    _prefix(prefix, tree, root, out)
+    return out
+
+
+def _prefix(prefix: Any, tree: TreeDef, path: str, out: list[Any]) -> None:
+    node = _find(type(prefix))
+    if node is None or prefix is None:
+        out += [prefix] * tree.leaves
+        return
+    children, aux = node.flatten(prefix)
+    # A list may stand for a tuple and the other way round; keys and fields must be the same.
+    plain = {tuple, list}
+    same = type(prefix) is tree.kind or {type(prefix), tree.kind} <= plain
+    if not same or aux != tree.aux or len(children) != len(tree.children):
+        raise ArgumentError(f"{path} is {prefix!r}{at_user_line()}, which is no prefix of the structure {tree}")
+    for name, part, child in zip(node.names(aux, len(children)), children, tree.children, strict=True):
+        _prefix(part, child, path + name, out)
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -34,6 +34,15 @@ class Guard:
     line: str
 
 
+@dataclass(frozen=True)
+class Missing:
+    """A call of something that cuvil does not have, with the nearest names that it does."""
+
+    what: str
+    nearest: tuple[str, ...]
+    line: str
+
+
 @dataclass
 class Trace:
     """One run of a user function over traced values: the block being filled, its symbols and guards.
@@ -47,9 +56,13 @@ class Trace:
     block: Block = field(default_factory=Block)
     guards: list[Guard] = field(default_factory=list[Guard])
     alive: bool = True
+    #: Calls that cuvil does not have, where they are to be listed; None: the first one is an error.
+    missing: list[Missing] | None = None
     parent: Trace | None = None
 
     def __post_init__(self) -> None:
+        if self.parent is not None and self.missing is None:
+            self.missing = self.parent.missing
         self.builder = IRBuilder(self.block, discharge=self.require)
         self.int_ranges: dict[int, tuple[int, int]] = {}
         #: Values of the traces around this one that it uses: the value, and the argument that stands for it here.

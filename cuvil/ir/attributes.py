@@ -309,7 +309,7 @@ class Origin:
         """The elements, in C order."""
         arrays = [None if c is None else c.array for c in self.operands]
         with np.errstate(all="ignore"):
-            return np.ascontiguousarray(get(self.op).reference(*arrays, **dict(self.params)))
+            return np.asarray(get(self.op).reference(*arrays, **dict(self.params)), order="C")
 
 
 class ConstantArray:

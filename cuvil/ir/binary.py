@@ -72,3 +72,7 @@ class NativeProgram:
     #: Constants that some kernel reads unpacked.
     plain_constants: frozenset[int] = frozenset()
     entry: str = "cuvil_main"
+    #: Whether the host program has loops: how long a call takes does not follow from its kernels.
+    loops: bool = False
+    #: What each assertion says, by number.
+    messages: tuple[str, ...] = ()

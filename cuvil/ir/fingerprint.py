@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from cuvil.dtypes import DType
-from cuvil.ir.attributes import ConstantArray, ParamsAttr, TensorType, format_aval
+from cuvil.ir.attributes import NO_PARAMS, ConstantArray, ParamsAttr, TensorType, format_aval
+from cuvil.ir.control import CheckOp, ControlOp, YieldOp
 from cuvil.ir.dialect import ConstantOp, TensorOp
 from cuvil.ops.record import ParamValue
 from cuvil.symbolic import Expr
@@ -30,7 +31,6 @@ def fingerprint(func: FuncOp, relations: Iterable[str]) -> Fingerprint | None:
 
     None for a function that holds other ops than those of the tensor stage.
     """
-    block = func.body.block
     numbers: dict[SSAValue, int] = {}
     types: dict[TensorType, int] = {}
     params: dict[ParamsAttr, int] = {}
@@ -55,37 +55,51 @@ def fingerprint(func: FuncOp, relations: Iterable[str]) -> Fingerprint | None:
             param_texts.append([[name, _plain(value)] for name, value in attr.data])
         return found
 
-    arguments = [type_number(a) for a in block.args]
-    for a in block.args:
-        numbers[a] = len(numbers)
-    ops: list[Any] = []
-    for op in block.ops:
-        if isinstance(op, ConstantOp):
-            constant = op.constant
-            number = constants.get(id(constant))
-            if number is None:
-                number = constants[id(constant)] = len(arrays)
-                arrays.append(constant)
-            ops.append(number)
-        elif isinstance(op, TensorOp) and not op.regions:
-            present = op.present
-            ops.append(
-                [
-                    op.record.name,
-                    [numbers[o] for o in op.operands],
-                    param_number(op.params_attr),
-                    None if present is None else list(present),
-                    [type_number(r) for r in op.results],
-                ]
-            )
-        elif isinstance(op, ReturnOp):
-            ops.append([numbers[o] for o in op.operands])
-        else:
-            return None
-        for r in op.results:
-            numbers[r] = len(numbers)
+    def encode(block: Block) -> list[Any] | None:
+        arguments = [type_number(a) for a in block.args]
+        for a in block.args:
+            numbers[a] = len(numbers)
+        ops: list[Any] = []
+        for op in block.ops:
+            if isinstance(op, ConstantOp):
+                constant = op.constant
+                number = constants.get(id(constant))
+                if number is None:
+                    number = constants[id(constant)] = len(arrays)
+                    arrays.append(constant)
+                ops.append(number)
+            elif isinstance(op, TensorOp) and not op.regions:
+                present = op.present
+                ops.append(
+                    [
+                        op.record.name,
+                        [numbers[o] for o in op.operands],
+                        param_number(op.params_attr),
+                        None if present is None else list(present),
+                        [type_number(r) for r in op.results],
+                    ]
+                )
+            elif isinstance(op, (ControlOp, CheckOp)):
+                attr = op.properties.get("params", NO_PARAMS)
+                assert isinstance(attr, ParamsAttr)
+                given, results = [numbers[o] for o in op.operands], [type_number(r) for r in op.results]
+                inner = [encode(region.block) for region in op.regions]  # as deep as control flow nests
+                if None in inner:
+                    return None
+                ops.append([op.name, given, param_number(attr), inner, results])
+            elif isinstance(op, (ReturnOp, YieldOp)):
+                ops.append([numbers[o] for o in op.operands])
+            else:
+                return None
+            for r in op.results:
+                numbers[r] = len(numbers)
+        return [arguments, ops]
+
+    body = encode(func.body.block)
+    if body is None:
+        return None
     avals = [format_aval(c.aval) for c in arrays]
-    whole = [arguments, ops, type_texts, param_texts, avals, list(relations)]
+    whole = [*body, type_texts, param_texts, avals, list(relations)]
     return Fingerprint(json.dumps(whole, separators=(",", ":")).encode(), tuple(arrays))
 
 

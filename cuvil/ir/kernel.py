@@ -95,7 +95,7 @@ def scalar_dtype(value: SSAValue) -> DType:
 
 @dataclass(frozen=True)
 class Form:
-    """What an op is made of: kinds of its operands (the last one repeats after a ``*``), results and parameters.
+    """What an op is made of: kinds of its operands and results (the last one repeats after a ``*``), and parameters.
 
     ``optional`` parameters may be left out; ``open`` ops take others too. ``regions`` are (least, most).
     """
@@ -109,11 +109,11 @@ class Form:
 
     def problem(self, op: KernelOp) -> str | None:
         """What is wrong with an op of this form, or None."""
-        kinds = list(self.operands)
-        if kinds and kinds[-1].startswith("*"):
-            last = kinds.pop()[1:]
-            kinds += [last] * (len(op.operands) - len(kinds))
-        for what, values, want in (("operands", op.operands, kinds), ("results", op.results, list(self.results))):
+        for what, values, form in (("operands", op.operands, self.operands), ("results", op.results, self.results)):
+            want = list(form)
+            if want and want[-1].startswith("*"):
+                last = want.pop()[1:]
+                want += [last] * (len(values) - len(want))
             got = [_KIND.get(type(v.type), "other") for v in values]
             if got != want:
                 return f"expected {what} {want}, got {got}"
@@ -148,7 +148,7 @@ def _fits(value: ParamValue, kind: str) -> bool:
 
 
 class KernelOp(Operation):
-    """Base: operands, static parameters, at most one result, and regions without control flow between blocks."""
+    """Base: operands, static parameters, results, and regions without control flow between blocks."""
 
     traits: ClassVar[OpTraits] = OpTraits(lambda: (NoTerminator(),))
     form: ClassVar[Form]
@@ -452,14 +452,16 @@ class AllocOp(KernelOp):
 
 
 class ViewOp(KernelOp):
-    """The same memory under another shape of as many elements."""
+    """The same memory under another shape of as many elements, or a part of it that begins at element ``offset``."""
 
     name = "kernel.view"
-    has_params = False
 
     @classmethod
-    def build(cls, buffer: SSAValue, aval: Aval) -> ViewOp:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return cls.create(operands=[buffer], result_types=[BufferType(aval)])
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, buffer: SSAValue, aval: Aval, offset: Dim | None = None
+    ) -> ViewOp:
+        params: dict[str, ParamValue] = {} if offset is None else {"offset": offset}
+        return cls.create(operands=[buffer], result_types=[BufferType(aval)], properties=_properties(params))
 
 
 class ConstBufferOp(KernelOp):
@@ -507,6 +509,106 @@ class CopyOp(KernelOp):
         return cls.create(operands=[source, target])
 
 
+class PutOp(KernelOp):
+    """Write the value of a dimension expression (loop variables included) into a rank-0 int64 buffer."""
+
+    name = "kernel.put"
+
+    @classmethod
+    def build(cls, buffer: SSAValue, value: Dim) -> PutOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[buffer], properties=_properties({"value": value}))
+
+
+class HostCheckOp(KernelOp):
+    """End the call with assertion number ``number`` unless a rank-0 bool buffer holds true."""
+
+    name = "kernel.check"
+
+    @classmethod
+    def build(cls, condition: SSAValue, number: int) -> HostCheckOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[condition], properties=_properties({"number": number}))
+
+
+class HostSwitchOp(KernelOp):
+    """Run one region: chosen by a bool between two (the first for false), by an int64 clamped to those there are."""
+
+    name = "kernel.switch"
+    has_params = False
+
+    @classmethod
+    def build(cls, selector: SSAValue, bodies: Sequence[Block]) -> HostSwitchOp:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls.create(operands=[selector], regions=[Region(b) for b in bodies])
+
+
+class _HostLoop(KernelOp):
+    """Base of the host program's loops: each carried value is three buffers, (initial, first, second).
+
+    The body has two arguments for each: the current value, and the next one, which it writes. The current value is the
+    initial buffer at first, and then the first and second one by turns. Where all three are one buffer, it is updated
+    in place. Results are the buffers that are current when the loop ends.
+    """
+
+    #: Operands before the first carried value.
+    leading: ClassVar[int] = 0
+
+    @property
+    def carried(self) -> list[tuple[SSAValue, SSAValue, SSAValue]]:
+        """The buffers of each carried value."""
+        o = list(self.operands)[self.leading :]
+        return [(o[k], o[k + 1], o[k + 2]) for k in range(0, len(o), 3)]
+
+    def verify_(self) -> None:
+        super().verify_()
+        rest = len(self.operands) - self.leading
+        if rest % 3 or rest < 0:
+            raise VerifyException(f"{self.name}: each carried value is three buffers, got {rest}")
+        body = self.regions[-1].block
+        if len(body.args) != 2 * len(self.carried) or len(self.results) != len(self.carried):
+            raise VerifyException(f"{self.name}: two arguments and a result for each carried value")
+        for k, buffers in enumerate(self.carried):
+            types = {v.type for v in (*buffers, body.args[2 * k], body.args[2 * k + 1], self.results[k])}
+            if len(types) != 1:
+                raise VerifyException(f"{self.name}: the buffers of carried value {k} differ in type")
+
+
+class RepeatOp(_HostLoop):
+    """A counted loop: ``var`` goes from 0 to ``trip``, backwards under ``reverse``."""
+
+    name = "kernel.repeat"
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, carried: Sequence[SSAValue], body: Block, *, var: str, trip: Dim, reverse: bool
+    ) -> RepeatOp:
+        params: dict[str, ParamValue] = {"var": var, "trip": trip, "reverse": reverse}
+        types = [v.type for v in carried[::3]]
+        return cls.create(operands=carried, result_types=types, properties=_properties(params), regions=[Region(body)])
+
+
+class HostWhileOp(_HostLoop):
+    """Runs its first region, which writes the condition (the first operand) from the current values, and then its
+    second one, as long as the condition holds."""
+
+    name = "kernel.while"
+    has_params = False
+    leading = 1
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, condition: SSAValue, carried: Sequence[SSAValue], test: Block, body: Block
+    ) -> HostWhileOp:
+        types = [v.type for v in carried[::3]]
+        return cls.create(operands=[condition, *carried], result_types=types, regions=[Region(test), Region(body)])
+
+    def verify_(self) -> None:
+        super().verify_()
+        if [a.type for a in self.regions[0].block.args] != [c[0].type for c in self.carried]:
+            raise VerifyException("kernel.while: its condition has an argument for each carried value")
+
+
+HOST_LOOPS = (RepeatOp, HostWhileOp)
+
+
 class ProgramOp(KernelOp):
     """The host program: block arguments are input buffers, then output buffers (``inputs`` says how many inputs)."""
 
@@ -523,7 +625,8 @@ class ProgramOp(KernelOp):
 
 _OPS: list[type[Operation]] = [
     KernelFunc, ForOp, LoadOp, StoreOp, ScalarOp, ConstOp, IndexOp, TestOp, BindOp, AccumulatorOp, UpdateOp, TotalOp,
-    ScratchOp, TemplateOp, HoleOp, AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp, ProgramOp,
+    ScratchOp, TemplateOp, HoleOp, AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp, PutOp, HostCheckOp,
+    HostSwitchOp, RepeatOp, HostWhileOp, ProgramOp,
 ]  # fmt: skip
 
 _BUFFER, _SCALAR = ("buffer",), ("scalar",)
@@ -547,11 +650,18 @@ _FORMS: dict[type[KernelOp], Form] = {
     TemplateOp: Form(("*buffer",), (), (("kind", "text"),), open=True, regions=(0, 1)),
     HoleOp: Form((), _SCALAR),
     AllocOp: Form((), _BUFFER),
-    ViewOp: Form(_BUFFER, _BUFFER),
+    ViewOp: Form(_BUFFER, _BUFFER, (("offset", "dim"),), frozenset({"offset"})),
     ConstBufferOp: Form((), _BUFFER, (("index", "dim"),)),
     PackOp: Form(("*buffer",), _BUFFER, (("kernel", "text"),)),
     CallOp: Form(("*buffer",), (), (("kernel", "text"), ("dims", "dims"))),
     CopyOp: Form(("buffer", "buffer")),
+    PutOp: Form(_BUFFER, (), (("value", "dim"),)),
+    HostCheckOp: Form(_BUFFER, (), (("number", "dim"),)),
+    HostSwitchOp: Form(_BUFFER, regions=(1, 1 << 16)),
+    RepeatOp: Form(
+        ("*buffer",), ("*buffer",), (("var", "text"), ("trip", "dim"), ("reverse", "bool")), regions=(1, 1)
+    ),
+    HostWhileOp: Form(("buffer", "*buffer"), ("*buffer",), regions=(2, 2)),
     ProgramOp: Form(params=(("inputs", "dim"), ("symbols", "texts")), regions=(1, 1)),
 }  # fmt: skip
 for _cls, _form in _FORMS.items():

@@ -27,6 +27,8 @@ class KernelProgram:
     module: ModuleOp
     constants: list[ConstantArray] = field(default_factory=list[ConstantArray])
     memory: MemoryLayout = field(default_factory=lambda: MemoryLayout((), {}))
+    #: What each assertion says, by number.
+    messages: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> list[KernelFunc]:

@@ -26,7 +26,7 @@ from cuvil.ops.registry import get
 from cuvil.support.errors import CuvilError, IRError
 from cuvil.symbolic import Dim, parse_dim
 
-FORMAT = 1
+FORMAT = 2
 _MAX_BYTES = 64 << 20  # of the text; a program of 50,000 calls has about 10
 
 
@@ -84,6 +84,8 @@ def write_program(program: NativeProgram, captured: Sequence[ConstantArray], rec
             "plain": sorted(program.plain_constants),
             "slots": [[_dim_json(s.size), s.first, s.last] for s in program.slots],
             "calls": list(program.calls),
+            "loops": program.loops,
+            "messages": list(program.messages),
             "nodes": nodes,
             "constants": roots,
             "records": records,
@@ -149,6 +151,8 @@ def read_program(
             calls=calls,
             plain_constants=frozenset(_below(c, len(constants)) for c in _list(whole["plain"])),
             entry=_identifier(_string(whole["entry"])),
+            loops=_truth(whole["loops"]),
+            messages=_strings(whole["messages"]),
         )
         return program, _list(whole["records"])
     except IRError:
@@ -247,6 +251,12 @@ def _string(value: Any) -> str:
 
 def _strings(value: Any) -> tuple[str, ...]:
     return tuple(_string(v) for v in _list(value))
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise IRError(f"expected true or false, got {value!r}")
+    return value
 
 
 def _identifier(name: str) -> str:

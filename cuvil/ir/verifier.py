@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from cuvil.dtypes import bool_, int64
 from cuvil.ir.control import CheckOp, ControlOp
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ir.interpreter import location_text
@@ -24,12 +25,17 @@ from cuvil.ir.kernel import (
     CopyOp,
     ForOp,
     HoleOp,
+    HostCheckOp,
+    HostSwitchOp,
+    HostWhileOp,
     IndexOp,
     KernelFunc,
     KernelOp,
     LoadOp,
     PackOp,
     ProgramOp,
+    PutOp,
+    RepeatOp,
     ScalarOp,
     ScratchOp,
     StoreOp,
@@ -40,7 +46,7 @@ from cuvil.ir.kernel import (
     ViewOp,
     buffer_aval,
 )
-from cuvil.ops.record import Decomposition, ReduceBody
+from cuvil.ops.record import Aval, Decomposition, ReduceBody
 from cuvil.support.errors import IRError
 from cuvil.symbolic import Dim, free_symbols, product
 
@@ -49,18 +55,24 @@ Stage = Literal["tensor", "optimised", "fused", "kernel"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 #: Kinds of ``cuvil.fusion``.
-FUSION_KINDS = frozenset({"loop", "matmul", "conv", "attention", "library"})
+FUSION_KINDS = frozenset({"loop", "matmul", "conv", "conv_channels_last", "attention", "library"})
 
 _CONTROL = (ControlOp, CheckOp, ReturnOp, YieldOp)
 _LOOP_OPS = (
     ForOp, LoadOp, StoreOp, ScalarOp, ConstOp, IndexOp, TestOp, BindOp, AccumulatorOp, UpdateOp, TotalOp, ScratchOp,
 )  # fmt: skip
 _EPILOGUE_OPS = (HoleOp, LoadOp, StoreOp, ScalarOp, ConstOp, IndexOp, TestOp, BindOp)
-_HOST_OPS = (AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp)
+_HOST_OPS = (
+    AllocOp, ViewOp, ConstBufferOp, PackOp, CallOp, CopyOp, PutOp, HostCheckOp, HostSwitchOp, RepeatOp, HostWhileOp,
+)  # fmt: skip
 _COMBINES = frozenset({"add", "mul", "min", "max", "and", "or"})
 _BIND_MODES = frozenset({"error", "clip", "wrap", "fill"})
 #: Index variables that an epilogue is given by its template.
-_TEMPLATE_VARIABLES = {"matmul": ("_b", "_m", "_n"), "conv": ("_b", "_m", "_p")}
+_TEMPLATE_VARIABLES = {
+    "matmul": ("_b", "_m", "_n"),
+    "conv": ("_b", "_m", "_p"),
+    "conv_channels_last": ("_b", "_m", "_n"),
+}
 
 
 def verify_stage(module: ModuleOp, stage: Stage) -> None:
@@ -315,70 +327,131 @@ class _KernelCheck:
         return scope
 
 
-def _check_host(host: ProgramOp, kernels: dict[str, KernelFunc]) -> None:
-    def fail(op: Operation, what: str) -> NoReturn:
+class _HostCheck:
+    """One walk over the host program."""
+
+    def __init__(self, host: ProgramOp, kernels: dict[str, KernelFunc]) -> None:
+        self.host = host
+        self.kernels = kernels
+        args = list(host.body.args)
+        inputs = host.params["inputs"]
+        if not 0 <= inputs <= len(args):
+            self.fail(host, f"says that {inputs} of its {len(args)} buffers are inputs")
+        self.outputs = args[inputs:]
+        self.read_only: set[SSAValue] = set(args[:inputs])
+        self.written: set[SSAValue] = set()
+        self.root: dict[SSAValue, SSAValue] = {a: a for a in args}
+
+    def fail(self, op: Operation, what: str) -> NoReturn:
         raise IRError(f"kernel stage: host program: {op.name}: {what}")
 
-    symbols = frozenset(host.params.get("symbols", ()))
-    args = list(host.body.args)
-    inputs = host.params["inputs"]
-    if not 0 <= inputs <= len(args):
-        fail(host, f"says that {inputs} of its {len(args)} buffers are inputs")
-    read_only: set[SSAValue] = set(args[:inputs])
-    defined: set[SSAValue] = set(args)
-    written: set[SSAValue] = set()
-    root: dict[SSAValue, SSAValue] = {a: a for a in args}
+    def run(self) -> None:
+        self._block(self.host.body, set(self.host.body.args), frozenset(self.host.params.get("symbols", ())), 0)
+        missing = [k for k, a in enumerate(self.outputs) if a not in self.written and _may_have_elements(a)]
+        if missing:
+            self.fail(self.host, f"never writes its outputs {missing}")
 
-    def known(op: Operation, dims: Iterable[Dim]) -> None:
+    def _known(self, op: Operation, dims: Iterable[Dim], symbols: frozenset[str]) -> None:
         unknown = free_symbols(*dims) - symbols
         if unknown:
-            fail(op, f"mentions {', '.join(sorted(unknown))}, which is no symbol of the program")
+            self.fail(
+                op, f"mentions {', '.join(sorted(unknown))}, which is no symbol of the program and no variable of a"
+                " loop around it"
+            )  # fmt: skip
 
-    for op in host.body.ops:
-        if not isinstance(op, _HOST_OPS):
-            fail(op, "cannot stand in the host program")
-        _check_defined("kernel", op, defined)
-        for r in op.results:
-            known(op, buffer_aval(r).shape)
+    def _write(self, op: Operation, buffer: SSAValue, what: str) -> None:
+        if self.root[buffer] in self.read_only:
+            self.fail(op, f"{what} an input or a constant")
+        self.written.add(self.root[buffer])
+
+    def _block(self, block: Block, outer: set[SSAValue], symbols: frozenset[str], depth: int) -> None:
+        defined = outer | set(block.args)
+        for op in block.ops:
+            if not isinstance(op, _HOST_OPS) or (depth and isinstance(op, (ConstBufferOp, PackOp))):
+                self.fail(op, "cannot stand in the host program" if not depth else "cannot stand in control flow")
+            _check_defined("kernel", op, defined)
+            for r in op.results:
+                self._known(op, buffer_aval(r).shape, symbols)
+            self._op(op, defined, symbols, depth)
+            defined.update(op.results)
+
+    def _op(self, op: Operation, defined: set[SSAValue], symbols: frozenset[str], depth: int) -> None:
         if isinstance(op, ViewOp):
             (source,) = op.operands
-            root[op.results[0]] = root[source]
+            self.root[op.results[0]] = self.root[source]
             a, b = buffer_aval(source), buffer_aval(op.results[0])
             if a.dtype is not b.dtype:
-                fail(op, f"views {a.dtype.short} as {b.dtype.short}")
+                self.fail(op, f"views {a.dtype.short} as {b.dtype.short}")
+            self._known(op, [op.params.get("offset", 0)], symbols)
         elif isinstance(op, (ConstBufferOp, PackOp)):
-            root[op.results[0]] = op.results[0]
-            read_only.add(op.results[0])
-            if isinstance(op, PackOp) and op.params["kernel"] not in kernels:
-                fail(op, f"packs for {op.params['kernel']!r}, which is no kernel of the module")
+            self.root[op.results[0]] = op.results[0]
+            self.read_only.add(op.results[0])
+            if isinstance(op, PackOp) and op.params["kernel"] not in self.kernels:
+                self.fail(op, f"packs for {op.params['kernel']!r}, which is no kernel of the module")
         elif isinstance(op, AllocOp):
-            root[op.results[0]] = op.results[0]
+            self.root[op.results[0]] = op.results[0]
         elif isinstance(op, CopyOp):
-            if root[op.operands[1]] in read_only:
-                fail(op, "copies into an input or a constant")
-            written.add(root[op.operands[1]])
+            self._write(op, op.operands[1], "copies into")
+        elif isinstance(op, PutOp):
+            if buffer_aval(op.operands[0]) != Aval((), int64):
+                self.fail(op, f"writes a size into {op.operands[0].type}")
+            self._known(op, [op.params["value"]], symbols)
+            self._write(op, op.operands[0], "writes into")
+        elif isinstance(op, HostCheckOp):
+            if buffer_aval(op.operands[0]) != Aval((), bool_):
+                self.fail(op, f"checks a {op.operands[0].type}")
+        elif isinstance(op, HostSwitchOp):
+            selector = buffer_aval(op.operands[0])
+            two = selector.dtype is bool_ and len(op.regions) == 2
+            if selector.shape != () or not (two or selector.dtype is int64):
+                self.fail(op, f"chooses between {len(op.regions)} regions by {selector}")
+            for region in op.regions:
+                if region.block.args:
+                    self.fail(op, "its regions take no arguments")
+                self._block(region.block, defined, symbols, depth + 1)
+        elif isinstance(op, (RepeatOp, HostWhileOp)):
+            self._loop(op, defined, symbols, depth)
         else:
-            kernel = kernels.get(op.params["kernel"])
-            if kernel is None:
-                fail(op, f"calls {op.params['kernel']!r}, which is no kernel of the module")
-            known(op, op.params["dims"])
-            if len(op.params["dims"]) != len(kernel.params.get("dims", ())):
-                fail(op, f"gives {len(op.params['dims'])} dims to a kernel of {len(kernel.params.get('dims', ()))}")
-            want, got = [a.type for a in kernel.body.args], [o.type for o in op.operands]
-            if len(want) != len(got):
-                fail(op, f"gives {len(got)} buffers to a kernel of {len(want)}")
-            outputs = set(kernel.params.get("outputs", ()))
-            for k, o in enumerate(op.operands):
-                if buffer_aval(o).dtype is not buffer_aval(kernel.body.args[k]).dtype:
-                    fail(op, f"gives a buffer of {got[k]} as argument {k} of type {want[k]}")
-                if k in outputs:
-                    if root[o] in read_only:
-                        fail(op, f"lets {op.params['kernel']} write to an input or a constant (argument {k})")
-                    written.add(root[o])
-        defined.update(op.results)
-    missing = [k for k, a in enumerate(args[inputs:]) if a not in written and _may_have_elements(a)]
-    if missing:
-        fail(host, f"never writes its outputs {missing}")
+            assert isinstance(op, CallOp)
+            self._call(op, symbols)
+
+    def _loop(self, op: RepeatOp | HostWhileOp, defined: set[SSAValue], symbols: frozenset[str], depth: int) -> None:
+        for k, (init, first, second) in enumerate(op.carried):
+            for buffer in (first, second):
+                self._write(op, buffer, "carries values in")
+            if (init is first) != (first is second):
+                self.fail(op, f"carried value {k} has one buffer, or three")
+            for block in (r.block for r in op.regions):
+                self.root.update({a: a for a in block.args})
+            self.root[op.results[k]] = op.results[k]
+        if isinstance(op, RepeatOp):
+            self._known(op, [op.params["trip"]], symbols)
+            if op.params["var"] in symbols:
+                self.fail(op, f"its variable {op.params['var']} hides a name that is in scope")
+            symbols = symbols | {op.params["var"]}
+        elif buffer_aval(op.operands[0]) != Aval((), bool_):
+            self.fail(op, f"its condition is a {op.operands[0].type}")
+        for region in op.regions:
+            self._block(region.block, defined, symbols, depth + 1)
+
+    def _call(self, op: CallOp, symbols: frozenset[str]) -> None:
+        kernel = self.kernels.get(op.params["kernel"])
+        if kernel is None:
+            self.fail(op, f"calls {op.params['kernel']!r}, which is no kernel of the module")
+        self._known(op, op.params["dims"], symbols)
+        if len(op.params["dims"]) != len(kernel.params.get("dims", ())):
+            self.fail(op, f"gives {len(op.params['dims'])} dims to a kernel of {len(kernel.params.get('dims', ()))}")
+        want, got = [a.type for a in kernel.body.args], [o.type for o in op.operands]
+        if len(want) != len(got):
+            self.fail(op, f"gives {len(got)} buffers to a kernel of {len(want)}")
+        outputs = set(kernel.params.get("outputs", ()))
+        for k, o in enumerate(op.operands):
+            if buffer_aval(o).dtype is not buffer_aval(kernel.body.args[k]).dtype:
+                self.fail(op, f"gives a buffer of {got[k]} as argument {k} of type {want[k]}")
+            if k in outputs:
+                if self.root[o] in self.read_only:
+                    self.fail(op, f"lets {op.params['kernel']} write to an input or a constant (argument {k})")
+                self.written.add(self.root[o])
 
 
 def _may_have_elements(buffer: SSAValue) -> bool:
@@ -400,7 +473,7 @@ def _check_kernel(module: ModuleOp) -> None:
             raise IRError(f"kernel stage: kernels need names of their own, got {name!r}")
         kernels[name] = op
         _KernelCheck(op).run()
-    _check_host(host, kernels)
+    _HostCheck(host, kernels).run()
 
 
 _SPECS: dict[Stage, Callable[[ModuleOp], None]] = {

@@ -3,6 +3,7 @@
 from cuvil.ops import (
     activations,
     attention,
+    channels_last,
     complex,  # noqa: A004 - the name of its subject
     composite,
     contraction,
@@ -27,6 +28,7 @@ from cuvil.ops import (
 __all__ = [
     "activations",
     "attention",
+    "channels_last",
     "complex",
     "composite",
     "contraction",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import FLOATS, NUMERIC
+from cuvil.ops import tangents
 from cuvil.ops.arithmetic import erf
 from cuvil.ops.body import Scalar, ScalarBuilder
 from cuvil.ops.drawing import draw_shape
@@ -93,6 +94,7 @@ def _mish_reference(x: Array) -> Any:
     return x * np.tanh(_softplus_reference(x))
 
 
+_SLOPES = {"sigmoid": tangents.sigmoid, "silu": tangents.silu, "softplus": tangents.softplus, "mish": tangents.mish}
 for _name, _doc, _fn, _body, _onnx in (
     ("sigmoid", "1 / (1 + exp(-x)).", _sigmoid_reference, _sigmoid_of, ("Sigmoid",)),
     ("silu", "x / (1 + exp(-x)), also called swish.", _silu_reference, _silu, ()),
@@ -101,7 +103,7 @@ for _name, _doc, _fn, _body, _onnx in (
 ):
     define(
         _name, _doc, "x", FLOATS, _wide(_fn), _body,
-        tolerance=_TOLERANCE, flops=20, onnx=_onnx, torch=("aten." + _name,),
+        tolerance=_TOLERANCE, flops=20, jvp=tangents.slope(_SLOPES[_name]), onnx=_onnx, torch=("aten." + _name,),
     )  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------- gelu
@@ -179,7 +181,8 @@ for _name, _doc, _fn, _body, _onnx, _torch in (
 ):
     define(
         _name, _doc, "x", FLOATS, _wide(_fn), _body,
-        tolerance=_TOLERANCE, flops=5, onnx=_onnx, torch=(_torch,),
+        tolerance=_TOLERANCE, flops=5, jvp=tangents.slope(tangents.softsign) if _name == "softsign" else None,
+        onnx=_onnx, torch=(_torch,),
     )  # fmt: skip
 
 # ------------------------------------------------------------------------------------------ elu and kin

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from cuvil.dtypes import DType, bool_
+from cuvil.ops import batching
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.composite import softmax_reference
 from cuvil.ops.contraction import wide
@@ -171,6 +172,7 @@ SCALED_DOT_PRODUCT_ATTENTION = register(
         reference=_reference,
         body=Opaque("attention", decompose=_decompose),
         sample=_sample,
+        batch_rule=batching.attention,
         accumulate=compute_dtype,
         cost=_cost,
         # Scores of a few hundred carry an error that the exponential turns into a relative one.

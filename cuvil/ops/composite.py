@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvil.dtypes import DType, float32, int64
+from cuvil.ops import batching, tangents
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import wide
 from cuvil.ops.cost import per_operand, per_result
@@ -92,6 +93,8 @@ SOFTMAX = register(
         reference=softmax_reference,
         body=Decomposition(_softmax_body),
         sample=_softmax_sample,
+        batch_rule=batching.along("softmax"),
+        jvp=tangents.softmax,
         accumulate=compute_dtype,
         cost=per_operand(_softmax_shape, 5),
         tolerance=Tolerance(ulp=16, absolute=8),
@@ -111,6 +114,8 @@ LOG_SOFTMAX = register(
         reference=_log_softmax_reference,
         body=Decomposition(_log_softmax_body),
         sample=_softmax_sample,
+        batch_rule=batching.along("log_softmax"),
+        jvp=tangents.log_softmax,
         accumulate=compute_dtype,
         cost=per_operand(_softmax_shape, 5),
         tolerance=Tolerance(ulp=16, absolute=64),
@@ -169,6 +174,7 @@ ONE_HOT = register(
         reference=_one_hot_reference,
         body=Decomposition(_one_hot_body),
         sample=_one_hot_sample,
+        batch_rule=batching.trailing("one_hot"),
         cost=per_result(_one_hot_shape, 1),
         onnx=("OneHot",),
         torch=("aten.one_hot",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvil.dtypes import dtype
+from cuvil.ops import batching, contraction_transposes, transposes
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.cost import Cost, traffic
 from cuvil.ops.drawing import NUMERIC_DTYPES, draw_broadcastable, draw_dtype, draw_permutation, draw_shape, draw_size
@@ -87,6 +88,9 @@ MATMUL = register(
         reference=_matmul_reference,
         body=Opaque("matmul"),
         sample=_matmul_sample,
+        batch_rule=batching.matmul,
+        jvp=transposes.each("matmul"),
+        transpose=contraction_transposes.matmul,
         accumulate=compute_dtype,
         cost=_matmul_cost,
         tolerance=CONTRACTION_TOLERANCE,
@@ -228,6 +232,7 @@ VECDOT = register(
         reference=_vecdot_reference,
         body=Decomposition(_vecdot_body),
         sample=_vecdot_sample,
+        batch_rule=batching.vecdot,
         accumulate=compute_dtype,
         cost=_vecdot_cost,
         tolerance=CONTRACTION_TOLERANCE,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import DType, dtype
+from cuvil.ops import batching, contraction_transposes
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import CONTRACTION_TOLERANCE
 from cuvil.ops.cost import Cost, traffic
@@ -78,16 +79,17 @@ def _check_positive(op: str, **values: int | Ints) -> None:
 # ------------------------------------------------------------------------------------------------ conv
 
 
-def _conv_shape(shapes: Shapes, params: Params) -> ShapeResult:
+def conv_shape(shapes: Shapes, params: Params, op: str = "conv") -> ShapeResult:
+    """The shape rule of a convolution, channels first; ``op`` names it in errors."""
     x, w, bias = present(shapes[0]), present(shapes[1]), shapes[2] if len(shapes) > 2 else None
     strides: Ints = params["strides"]
     padding: Pairs = params["padding"]
     dilation: Ints = params["dilation"]
     input_dilation: Ints = params["input_dilation"]
     groups: int = params["groups"]
-    _check_spatial("conv", x, w, strides=strides, padding=padding, dilation=dilation, input_dilation=input_dilation)
-    _check_positive("conv", dilation=dilation, input_dilation=input_dilation, groups=groups)
-    need = Requirements("conv")
+    _check_spatial(op, x, w, strides=strides, padding=padding, dilation=dilation, input_dilation=input_dilation)
+    _check_positive(op, dilation=dilation, input_dilation=input_dilation, groups=groups)
+    need = Requirements(op)
     need.equal(x[1], w[1] * groups, f"input channels are {groups} groups of the weight's {w[1]} channels")
     need.equal(w[0] % groups, 0, f"the {w[0]} output channels fall into {groups} groups")
     _check_bias(need, bias, w[0])
@@ -118,7 +120,7 @@ def _dilate(x: Array, input_dilation: Ints) -> Array:
     return out
 
 
-def _conv_reference(
+def conv_reference(
     x: Array,
     w: Array,
     bias: Array | None = None,
@@ -129,6 +131,7 @@ def _conv_reference(
     input_dilation: Ints,
     groups: int,
 ) -> Array:
+    """Convolution by its definition, channels first."""
     spatial = tuple(range(2, x.ndim))
     acc = _accumulator(dtype(x.dtype))
     padded = np.pad(_dilate(x.astype(acc), input_dilation), ((0, 0), (0, 0), *padding))
@@ -147,8 +150,9 @@ def _conv_reference(
     return np.ascontiguousarray(out).astype(x.dtype)
 
 
-def _conv_cost(shapes: Shapes, params: Params) -> Cost:
-    (out,) = _conv_shape(shapes, params).shapes
+def conv_cost(shapes: Shapes, params: Params) -> Cost:
+    """Multiply-adds count twice."""
+    (out,) = conv_shape(shapes, params).shapes
     return product(out) * product(present(shapes[1])[1:]) * 2, traffic(*shapes, out)
 
 
@@ -156,7 +160,8 @@ def _draw_padding(c: Chooser, rank: int) -> IntPairs:
     return tuple((c.integer(0, 2), c.integer(0, 2)) for _ in range(rank))
 
 
-def _conv_sample(c: Chooser) -> Example:
+def conv_sample(c: Chooser) -> Example:
+    """Any convolution of one or two axes, channels first."""
     rank = c.integer(1, 2)
     groups = c.choice((1, 1, 2, 3))
     per_group, out_channels = c.integer(1, 2), groups * c.integer(1, 2)
@@ -184,6 +189,13 @@ def _conv_sample(c: Chooser) -> Example:
 _STRIDES = Param("strides", "ints", "distance between windows along each spatial axis")
 _DILATION = Param("dilation", "ints", "distance between kernel elements along each spatial axis")
 _GROUPS = Param("groups", "int", "channel groups that do not mix", 1)
+CONV_PARAMS = (
+    _STRIDES,
+    Param("padding", "pairs", "zeros (before, after) each spatial axis"),
+    _DILATION,
+    Param("input_dilation", "ints", "distance between input elements, zeros between them"),
+    _GROUPS,
+)
 
 CONV = register(
     OpRecord(
@@ -191,20 +203,17 @@ CONV = register(
         doc="Cross-correlation: x [N, C, spatial...] with w [O, C / groups, kernel...], plus a bias [O].",
         category="contraction",
         operands=("x", "w", "bias?"),
-        params=(
-            _STRIDES,
-            Param("padding", "pairs", "zeros (before, after) each spatial axis"),
-            _DILATION,
-            Param("input_dilation", "ints", "distance between input elements, zeros between them"),
-            _GROUPS,
-        ),
-        shape_rule=_conv_shape,
+        params=CONV_PARAMS,
+        shape_rule=conv_shape,
         dtype_rule=one_numeric,
-        reference=_conv_reference,
+        reference=conv_reference,
         body=Opaque("conv"),
-        sample=_conv_sample,
+        sample=conv_sample,
+        batch_rule=batching.conv,
+        jvp=contraction_transposes.conv_jvp,
+        transpose=contraction_transposes.conv,
         accumulate=compute_dtype,
-        cost=_conv_cost,
+        cost=conv_cost,
         tolerance=CONTRACTION_TOLERANCE,
         onnx=("Conv", "ConvInteger"),
         torch=("aten.convolution", "aten.conv1d", "aten.conv2d", "aten.conv3d"),

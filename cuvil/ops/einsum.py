@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from string import ascii_letters
 from typing import Generic, TypeAlias
 
 import numpy as np
 
+from cuvil.ops import batching
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import CONTRACTION_TOLERANCE, wide
 from cuvil.ops.cost import Cost, traffic
@@ -210,6 +212,24 @@ def _einsum_body(F: Builder[V], *xs: V, equation: str) -> V:
     return F.cast(_arrange(F, done, parsed.result), dt)
 
 
+def _einsum_batched(
+    F: Builder[V], operands: Sequence[V], own: Sequence[bool], size: Dim, *, equation: str
+) -> Sequence[V]:
+    """One label more, in front, for the examples: a letter that the equation does not have."""
+    text = equation.replace(" ", "")
+    free = next((x for x in ascii_letters if x not in text), None)
+    if free is None:
+        return batching.composed(F, operands, own, size, _einsum_body, {"equation": equation})
+    ranks = tuple(len(F.shape(x)) - o for x, o in zip(operands, own, strict=True))
+    result = parse_equation(equation, ranks).result
+    dots = "..." if any(isinstance(x, int) for x in result) or "..." in text else ""
+    inputs, arrow, output = text.partition("->")
+    if not arrow:
+        output = dots + "".join(x for x in result if isinstance(x, str))
+    terms = (free + term if o else term for term, o in zip(inputs.split(","), own, strict=True))
+    return [F.op("einsum", *operands, equation=f"{','.join(terms)}->{free}{output}")]
+
+
 def _einsum_reference(*xs: Array, equation: str) -> Array:
     # NumPy's einsum sums in the operands' dtype, so ints wrap.
     return np.asarray(np.einsum(equation, *(wide(x) for x in xs))).astype(xs[0].dtype)
@@ -262,6 +282,7 @@ EINSUM = register(
         reference=_einsum_reference,
         body=Decomposition(_einsum_body),
         sample=_einsum_sample,
+        batch_rule=_einsum_batched,
         accumulate=compute_dtype,
         cost=_einsum_cost,
         tolerance=CONTRACTION_TOLERANCE,

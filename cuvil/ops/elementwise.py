@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import ALL, FLOATS, INTEGERS, NUMERIC, DType, bool_, dtype, float32, float64
-from cuvil.ops import arithmetic
+from cuvil.ops import arithmetic, tangents, transposes
 from cuvil.ops.body import Scalar, ScalarBuilder
 from cuvil.ops.cost import ShapeRule, per_result
 from cuvil.ops.drawing import draw_broadcastable, draw_shape
@@ -78,6 +78,18 @@ def instruction(name: str) -> Body:
     return body
 
 
+#: The element-wise ops that are linear, each operand by itself or all together.
+_TRANSPOSES: dict[str, Callable[..., Any]] = {
+    "add": transposes.add,
+    "subtract": transposes.subtract,
+    "multiply": transposes.multiply,
+    "divide": transposes.divide,
+    "negative": transposes.negative,
+    "positive": transposes.positive,
+    "where": transposes.where,
+}
+
+
 def define(
     name: str,
     doc: str,
@@ -94,6 +106,8 @@ def define(
     tolerance: Tolerance = EXACT,
     flops: int = 1,
     traits: Iterable[str] = (),
+    jvp: Callable[..., Any] | None = None,
+    no_gradient: str = "",
     onnx: tuple[str, ...] = (),
     torch: tuple[str, ...] = (),
 ) -> OpRecord:
@@ -115,6 +129,9 @@ def define(
             traits=frozenset({"pure", *traits}),
             cost=per_result(rule, flops),
             tolerance=tolerance,
+            jvp=jvp,
+            transpose=_TRANSPOSES.get(name),
+            no_gradient=no_gradient,
             onnx=onnx,
             torch=torch,
         )
@@ -164,6 +181,7 @@ for _name, _doc, _accepted, _fn, _body, _traits, _onnx, _torch in _ARITHMETIC:
     define(
         _name, _doc, "x1 x2", _accepted, _fn, _body,
         traits=_traits, onnx=(_onnx,) if _onnx else (), torch=(_torch,),
+        no_gradient="the next float is no smooth function of its operands" if _name == "nextafter" else "",
     )  # fmt: skip
 
 
@@ -214,7 +232,8 @@ define(
 )  # fmt: skip
 define(
     "logaddexp", "log(exp(x1) + exp(x2)) without overflow.", "x1 x2", FLOATS, np.logaddexp, _logaddexp,
-    tolerance=Tolerance(ulp=8, absolute=4), flops=30, traits=("commutative",), torch=("aten.logaddexp",),
+    tolerance=Tolerance(ulp=8, absolute=4), flops=30, traits=("commutative",), jvp=tangents.logaddexp,
+    torch=("aten.logaddexp",),
 )  # fmt: skip
 
 # ------------------------------------------------------------------------------------- unary arithmetic
@@ -288,6 +307,10 @@ _UNARY: tuple[Row, ...] = (
 for _name, _doc, _accepted, _fn, _body, _traits, _onnx, _torch in _UNARY:
     define(_name, _doc, "x", _accepted, _fn, _body, traits=_traits, onnx=(_onnx,) if _onnx else (), torch=(_torch,))
 
+define(
+    "stop_gradient", "x, whose derivative is 0: a constant to the transforms.", "x", ALL, np.array, _identity,
+    traits=("idempotent", "involution"), jvp=tangents.constant, torch=("aten.detach",),
+)  # fmt: skip
 define(
     "rsqrt", "1 / sqrt(x).", "x", FLOATS, _rsqrt_reference, _rsqrt, tolerance=Tolerance(ulp=1), flops=2,
     torch=("aten.rsqrt",),
@@ -471,6 +494,7 @@ CLIP = define(
     _clip_reference,
     _clip_body,
     flops=2,
+    jvp=tangents.clip,
     onnx=("Clip",),
     torch=("aten.clamp",),
 )
@@ -508,6 +532,7 @@ CAST = register(
         reference=_cast_reference,
         body=ScalarBody(_cast_body),
         sample=_cast_sample,
+        transpose=transposes.cast,
         cost=per_result(broadcast_rule("cast")),
         onnx=("Cast",),
         torch=("aten._to_copy", "prims.convert_element_type"),

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import ALL, INTEGERS, DType, dtype, int32, int64
+from cuvil.ops import batching
+from cuvil.ops import indexing_derivatives as derivatives
 from cuvil.ops.arithmetic import convert
 from cuvil.ops.cost import Cost, CostRule, ShapeRule, elements, traffic
 from cuvil.ops.drawing import draw_broadcastable, draw_shape
@@ -158,6 +160,9 @@ TAKE = register(
         reference=_take_reference,
         body=Opaque("take"),
         sample=_take_sample,
+        batch_rule=batching.take,
+        jvp=derivatives.read_jvp("take"),
+        transpose=derivatives.take,
         cost=_read_cost(_take_shape),
         onnx=("Gather",),
         torch=("aten.index_select", "aten.embedding", "aten.take"),
@@ -214,6 +219,9 @@ TAKE_ALONG_AXIS = register(
         reference=_along_reference,
         body=Opaque("take_along_axis"),
         sample=_along_sample,
+        batch_rule=batching.take_along_axis,
+        jvp=derivatives.read_jvp("take_along_axis"),
+        transpose=derivatives.take_along_axis,
         cost=_read_cost(_along_shape),
         onnx=("GatherElements",),
         torch=("aten.gather",),
@@ -285,6 +293,9 @@ GATHER = register(
         reference=_gather_reference,
         body=Opaque("gather"),
         sample=_gather_sample,
+        batch_rule=batching.gather,
+        jvp=derivatives.read_jvp("gather"),
+        transpose=derivatives.gather,
         cost=_read_cost(_gather_shape),
         onnx=("GatherND",),
         torch=("aten.index",),
@@ -371,6 +382,9 @@ SCATTER = register(
         reference=_scatter_reference,
         body=Opaque("scatter"),
         sample=_scatter_sample,
+        batch_rule=batching.scatter,
+        jvp=derivatives.scatter_jvp,
+        transpose=derivatives.scatter,
         cost=_scatter_cost,
         onnx=("ScatterND",),
         torch=("aten.index_put",),

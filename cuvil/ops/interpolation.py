@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvil.dtypes import DType, int64
+from cuvil.ops import batching
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import wide
 from cuvil.ops.cost import Cost, elements, traffic
@@ -228,6 +229,7 @@ INTERPOLATE = register(
         reference=_reference,
         body=Decomposition(_body),
         sample=_sample,
+        batch_rule=batching.folded("interpolate"),
         accumulate=compute_dtype,
         cost=_cost,
         # Positions carry an error of an epsilon of the size, which the slope of the data magnifies.

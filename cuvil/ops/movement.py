@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvil.dtypes import int64
+from cuvil.ops import batching, transposes
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.cost import per_result
 from cuvil.ops.drawing import draw_axes, draw_broadcastable, draw_dtype, draw_permutation, draw_shape
@@ -71,6 +72,9 @@ TRANSPOSE = register(
         reference=_transpose_reference,
         body=IndexMap(_transpose_map),
         sample=_transpose_sample,
+        batch_rule=batching.transpose,
+        jvp=transposes.jointly("transpose"),
+        transpose=transposes.transpose,
         cost=per_result(_transpose_shape),
         onnx=("Transpose",),
         torch=("aten.permute", "aten.transpose", "aten.t"),
@@ -119,6 +123,9 @@ BROADCAST_TO = register(
         reference=_broadcast_reference,
         body=IndexMap(_broadcast_map),
         sample=_broadcast_sample,
+        batch_rule=batching.broadcast_to,
+        jvp=transposes.jointly("broadcast_to"),
+        transpose=transposes.broadcast_to,
         cost=per_result(_broadcast_shape),
         onnx=("Expand",),
         torch=("aten.expand", "aten.broadcast_to"),
@@ -201,6 +208,9 @@ SLICE = register(
         reference=_slice_reference,
         body=IndexMap(_slice_map),
         sample=_slice_sample,
+        batch_rule=batching.slice,
+        jvp=transposes.jointly("slice"),
+        transpose=transposes.slice,
         cost=per_result(_slice_shape),
         onnx=("Slice",),
         torch=("aten.slice", "aten.select", "aten.narrow"),
@@ -262,6 +272,9 @@ CONCAT = register(
         reference=_concat_reference,
         body=IndexMap(_concat_map),
         sample=_concat_sample,
+        batch_rule=batching.joined("concat"),
+        jvp=transposes.jointly("concat"),
+        transpose=transposes.concat,
         cost=per_result(_concat_shape),
         onnx=("Concat",),
         torch=("aten.cat",),
@@ -304,6 +317,9 @@ FLIP = register(
         reference=_flip_reference,
         body=IndexMap(_flip_map),
         sample=_axes_sample,
+        batch_rule=batching.over("flip"),
+        jvp=transposes.jointly("flip"),
+        transpose=transposes.flip,
         cost=per_result(_flip_shape),
         torch=("aten.flip",),
         traits=frozenset({"pure", "involution"}),
@@ -356,6 +372,9 @@ ROLL = register(
         reference=_roll_reference,
         body=IndexMap(_roll_map),
         sample=_roll_sample,
+        batch_rule=batching.over("roll"),
+        jvp=transposes.jointly("roll"),
+        transpose=transposes.roll,
         cost=per_result(_roll_shape),
         torch=("aten.roll",),
     )
@@ -403,6 +422,9 @@ TILE = register(
         reference=_tile_reference,
         body=IndexMap(_tile_map),
         sample=_tile_sample,
+        batch_rule=batching.tile,
+        jvp=transposes.jointly("tile"),
+        transpose=transposes.tile,
         cost=per_result(_tile_shape),
         onnx=("Tile",),
         torch=("aten.repeat", "aten.tile"),
@@ -446,6 +468,9 @@ REPEAT = register(
         reference=_repeat_reference,
         body=IndexMap(_repeat_map),
         sample=_repeat_sample,
+        batch_rule=batching.along("repeat"),
+        jvp=transposes.jointly("repeat"),
+        transpose=transposes.repeat,
         cost=per_result(_repeat_shape),
         torch=("aten.repeat_interleave",),
     )
@@ -500,6 +525,7 @@ TRIL = register(
         reference=_tril_reference,
         body=Decomposition(_tril_body),
         sample=_triangle_sample,
+        batch_rule=batching.trailing("tril"),
         cost=per_result(_unchanged_matrix),
         traits=frozenset({"pure", "idempotent"}),
         onnx=("Trilu",),
@@ -518,6 +544,7 @@ TRIU = register(
         reference=_triu_reference,
         body=Decomposition(_triu_body),
         sample=_triangle_sample,
+        batch_rule=batching.trailing("triu"),
         cost=per_result(_unchanged_matrix),
         traits=frozenset({"pure", "idempotent"}),
         onnx=("Trilu",),
@@ -569,6 +596,7 @@ STACK = register(
         reference=_stack_reference,
         body=Decomposition(_stack_body),
         sample=_stack_sample,
+        batch_rule=batching.joined("stack"),
         cost=per_result(_stack_shape),
         torch=("aten.stack",),
     )

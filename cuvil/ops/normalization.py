@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cuvil.ops import batching
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import wide
 from cuvil.ops.convolution import exact_quotient
@@ -149,6 +150,7 @@ LAYER_NORM = register(
         reference=_layer_norm_reference,
         body=Decomposition(_layer_norm_body),
         sample=_layer_norm_sample,
+        batch_rule=batching.first_along("layer_norm", "axes", _layer_norm_body),
         accumulate=compute_dtype,
         cost=per_operand(_layer_norm_shape, 8),
         tolerance=NORM_TOLERANCE,
@@ -198,6 +200,7 @@ RMS_NORM = register(
         reference=_rms_norm_reference,
         body=Decomposition(_rms_norm_body),
         sample=_rms_norm_sample,
+        batch_rule=batching.first_along("rms_norm", "axes", _rms_norm_body),
         accumulate=compute_dtype,
         cost=per_operand(_rms_norm_shape, 5),
         tolerance=NORM_TOLERANCE,
@@ -262,6 +265,7 @@ GROUP_NORM = register(
         reference=_group_norm_reference,
         body=Decomposition(_group_norm_body),
         sample=_group_norm_sample,
+        batch_rule=batching.folded("group_norm", _group_norm_body),
         accumulate=compute_dtype,
         cost=per_operand(_group_norm_shape, 8),
         tolerance=NORM_TOLERANCE,
@@ -341,6 +345,7 @@ BATCH_NORM = register(
         reference=_batch_norm_reference,
         body=Decomposition(_batch_norm_body),
         sample=_batch_norm_sample,
+        batch_rule=batching.first_along("batch_norm", "axis", _batch_norm_body),
         accumulate=compute_dtype,
         cost=per_operand(_batch_norm_shape, 2),
         tolerance=NORM_TOLERANCE,

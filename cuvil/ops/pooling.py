@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import DType, dtype, int64
+from cuvil.ops import batching
 from cuvil.ops.builder import Builder, V
 from cuvil.ops.cost import Cost, CostRule, ShapeRule, traffic
 from cuvil.ops.drawing import FLOAT_DTYPES, NUMERIC_DTYPES, draw_dtype
@@ -207,6 +208,7 @@ MAX_POOL = register(
         reference=_max_pool_reference,
         body=Decomposition(_max_pool_body),
         sample=_max_pool_sample,
+        batch_rule=batching.folded("max_pool"),
         cost=_pool_cost(_max_pool_shape),
         onnx=("MaxPool",),
         torch=("aten.max_pool2d_with_indices", "aten.max_pool1d", "aten.max_pool2d"),
@@ -303,6 +305,7 @@ AVG_POOL = register(
         reference=_avg_pool_reference,
         body=Decomposition(_avg_pool_body),
         sample=_avg_pool_sample,
+        batch_rule=batching.folded("avg_pool"),
         accumulate=compute_dtype,
         cost=_pool_cost(_avg_pool_shape),
         tolerance=Tolerance(ulp=8, absolute=64),

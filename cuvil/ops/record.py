@@ -253,10 +253,18 @@ class OpRecord:
     tolerance: Tolerance = Tolerance()
     onnx: tuple[str, ...] = ()
     torch: tuple[str, ...] = ()
-    # Derived where the body gives them; explicitly absent (None) where it does not.
+    #: How the op takes complex operands; None where it does not.
     complex_rule: ComplexRule | None = None
-    batch_rule: Callable[..., Any] | None = None
-    jvp: Callable[..., Any] | None = None
+    #: Tangents of the results, ``jvp(F, operands, results, tangents, **params)``; see :mod:`cuvil.ops.differentiation`.
+    #: Derived from a scalar body or a decomposition where it is None.
+    jvp: Callable[..., Sequence[Any]] | None = None
+    #: Cotangents of the operands that the op is linear in, ``transpose(F, cotangent, operands, **params)``.
+    transpose: Callable[..., Sequence[Any]] | None = None
+    #: Why an op on floats has no derivative; what a user reads.
+    no_gradient: str = ""
+    #: The op on operands with a leading axis of examples, ``batch_rule(F, operands, batched, size, **params)``; see
+    #: :mod:`cuvil.ops.vectorisation`. Derived from a scalar body or a decomposition where it is None.
+    batch_rule: Callable[..., Sequence[Any]] | None = None
 
     @property
     def variadic(self) -> bool:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from cuvil.dtypes import DType
+from cuvil.ops import batching
+from cuvil.ops.builder import Builder, V
 from cuvil.ops.contraction import wide
 from cuvil.ops.cost import Cost, CostRule, traffic
+from cuvil.ops.differentiation import through
 from cuvil.ops.drawing import FLOAT_DTYPES, draw_dtype
 from cuvil.ops.operand_dtypes import compute_dtype, one_float
 from cuvil.ops.record import (
@@ -24,6 +27,7 @@ from cuvil.ops.record import (
 )
 from cuvil.ops.registry import register
 from cuvil.ops.requirements import Requirements, present
+from cuvil.support.errors import UnsupportedError
 from cuvil.symbolic import product
 
 Shapes = tuple[Shape | None, ...]
@@ -100,6 +104,97 @@ def _operands(c: Chooser, gates: int, states: int) -> tuple[OperandSample | None
 
 _REVERSE = Param("reverse", "bool", "whether time runs from the last step to the first", False)
 
+# ------------------------------------------------------------------------------- step by step in other ops
+
+
+def _steps(F: Builder[V], op: str, x: V, reverse: bool) -> list[int]:
+    steps = F.shape(x)[0]
+    if not isinstance(steps, int):
+        raise UnsupportedError(
+            f"{op} is differentiated step by step, and its number of steps is the symbolic dimension {steps}; make the"
+            " time axis static, or write the recurrence with cuvil.scan"
+        )
+    return list(_times(steps, reverse))
+
+
+def _projected(F: Builder[V], x: V, w: V, bias: V | None, compute: DType) -> V:
+    rank = len(F.shape(w))
+    out = F.matmul(F.cast(x, compute), F.cast(F.transpose(w, (*range(rank - 2), rank - 1, rank - 2)), compute))
+    return out if bias is None else F.add(out, F.cast(bias, compute))
+
+
+def _gates(F: Builder[V], x: V, gates: int) -> list[V]:
+    rows, width = F.shape(x)
+    hidden = width // gates
+    return [F.op("slice", x, starts=(0, hidden * g), sizes=(rows, hidden), steps=(1, 1)) for g in range(gates)]
+
+
+def _at_step(F: Builder[V], x: V, t: int) -> V:
+    _, batch, width = F.shape(x)
+    one = F.op("slice", x, starts=(t, 0, 0), sizes=(1, batch, width), steps=(1, 1, 1))
+    return F.reshape(one, (batch, width))
+
+
+def _in_order_of_time(F: Builder[V], states: dict[int, V], like: V, dt: DType) -> V:
+    batch, hidden = F.shape(like)
+    if not states:
+        return F.broadcast_to(F.scalar(0, dt), (0, batch, hidden))
+    rows = [F.reshape(F.cast(states[t], dt), (1, batch, hidden)) for t in sorted(states)]
+    return F.op("concat", *rows, axis=0)
+
+
+def unrolled_lstm(
+    F: Builder[V],
+    x: V,
+    h0: V,
+    c0: V,
+    w_ih: V,
+    w_hh: V,
+    b_ih: V | None = None,
+    b_hh: V | None = None,
+    *,
+    reverse: bool,
+) -> tuple[V, V, V]:
+    """lstm in other ops, for a static number of steps: what its derivative goes through."""
+    dt = F.dtype(x)
+    compute = compute_dtype(dt)
+    h, c = F.cast(h0, compute), F.cast(c0, compute)
+    inputs = _projected(F, x, w_ih, b_ih, compute)
+    states: dict[int, V] = {}
+    for t in _steps(F, "lstm", x, reverse):
+        i, f, g, o = _gates(F, F.add(_at_step(F, inputs, t), _projected(F, h, w_hh, b_hh, compute)), 4)
+        kept = F.mul(F.op("sigmoid", f), c)
+        c = F.add(kept, F.mul(F.op("sigmoid", i), F.op("tanh", g)))
+        h = states[t] = F.mul(F.op("sigmoid", o), F.op("tanh", c))
+    return _in_order_of_time(F, states, h, dt), F.cast(h, dt), F.cast(c, dt)
+
+
+def unrolled_gru(
+    F: Builder[V],
+    x: V,
+    h0: V,
+    w_ih: V,
+    w_hh: V,
+    b_ih: V | None = None,
+    b_hh: V | None = None,
+    *,
+    reverse: bool,
+) -> tuple[V, V]:
+    """gru in other ops, for a static number of steps: what its derivative goes through."""
+    dt = F.dtype(x)
+    compute = compute_dtype(dt)
+    h = F.cast(h0, compute)
+    inputs = _projected(F, x, w_ih, b_ih, compute)
+    states: dict[int, V] = {}
+    for t in _steps(F, "gru", x, reverse):
+        r_x, z_x, n_x = _gates(F, _at_step(F, inputs, t), 3)
+        r_h, z_h, n_h = _gates(F, _projected(F, h, w_hh, b_hh, compute), 3)
+        r, z = F.op("sigmoid", F.add(r_x, r_h)), F.op("sigmoid", F.add(z_x, z_h))
+        n = F.op("tanh", F.add(n_x, F.mul(r, n_h)))
+        h = states[t] = F.add(F.mul(F.sub(F.like(1, z), z), n), F.mul(z, h))
+    return _in_order_of_time(F, states, h, dt), F.cast(h, dt)
+
+
 # ------------------------------------------------------------------------------------------------ lstm
 
 
@@ -151,6 +246,8 @@ LSTM = register(
         reference=_lstm_reference,
         body=Opaque("lstm"),
         sample=_lstm_sample,
+        batch_rule=batching.recurrent("lstm", 2, unrolled_lstm),
+        jvp=through(unrolled_lstm),
         accumulate=compute_dtype,
         cost=_cost_rule(4, 2, "lstm"),
         tolerance=RECURRENT_TOLERANCE,
@@ -213,6 +310,8 @@ GRU = register(
         reference=_gru_reference,
         body=Opaque("gru"),
         sample=_gru_sample,
+        batch_rule=batching.recurrent("gru", 1, unrolled_gru),
+        jvp=through(unrolled_gru),
         accumulate=compute_dtype,
         cost=_cost_rule(3, 1, "gru"),
         tolerance=RECURRENT_TOLERANCE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuvil.ops import batching, transposes
 from cuvil.ops.cost import per_result
 from cuvil.ops.drawing import draw_dtype, draw_shape
 from cuvil.ops.operand_dtypes import same_as_first
@@ -143,6 +144,9 @@ RESHAPE = register(
         reference=_reference,
         body=IndexMap(_build),
         sample=_sample,
+        batch_rule=batching.reshape,
+        jvp=transposes.jointly("reshape"),
+        transpose=transposes.reshape,
         cost=per_result(_shape_rule),
         onnx=("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
         torch=("aten.reshape", "aten.view", "aten._unsafe_view", "aten.flatten", "aten.squeeze", "aten.unsqueeze"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cuvil.dtypes import ALL, DType, dtype, int64
+from cuvil.ops import batching, tangents
 from cuvil.ops.arithmetic import widen
 from cuvil.ops.cost import Cost, ShapeRule, elements, per_operand, traffic
 from cuvil.ops.drawing import draw_shape
@@ -90,6 +91,8 @@ SORT = register(
         reference=_sort_reference,
         body=Opaque("sort"),
         sample=_sort_sample,
+        batch_rule=batching.along("sort"),
+        jvp=tangents.sort,
         cost=per_operand(_along("sort"), _COMPARISONS),
         torch=("aten.sort",),
     )
@@ -117,6 +120,7 @@ ARGSORT = register(
         reference=_argsort_reference,
         body=Opaque("argsort"),
         sample=_sort_sample,
+        batch_rule=batching.along("argsort"),
         cost=per_operand(_along("argsort"), _COMPARISONS),
         torch=("aten.argsort",),
     )
@@ -174,6 +178,8 @@ TOP_K = register(
         reference=_top_k_reference,
         body=Opaque("top_k"),
         sample=_top_k_sample,
+        batch_rule=batching.along("top_k"),
+        jvp=tangents.top_k,
         cost=per_operand(_top_k_shape, _COMPARISONS),
         onnx=("TopK",),
         torch=("aten.topk",),
@@ -223,6 +229,7 @@ SEARCHSORTED = register(
         reference=_searchsorted_reference,
         body=Opaque("searchsorted"),
         sample=_searchsorted_sample,
+        batch_rule=batching.searchsorted,
         cost=_searchsorted_cost,
         torch=("aten.searchsorted", "aten.bucketize"),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from cuvil.ops import batching, transposes
 from cuvil.ops.cost import per_result
 from cuvil.ops.drawing import draw_axes, draw_dtype, draw_shape
 from cuvil.ops.operand_dtypes import same_as_first
@@ -126,6 +127,9 @@ PAD = register(
         reference=_pad_reference,
         body=IndexMap(_pad_map, fill="value"),
         sample=_pad_sample,
+        batch_rule=batching.pad,
+        jvp=transposes.each("pad", value=0),
+        transpose=transposes.pad,
         cost=per_result(_pad_shape),
         onnx=("Pad",),
         torch=("aten.constant_pad_nd", "aten.reflection_pad2d", "aten.replication_pad2d"),
@@ -259,6 +263,9 @@ WINDOW = register(
         reference=_window_reference,
         body=IndexMap(_window_map),
         sample=_window_sample,
+        batch_rule=batching.over("window"),
+        jvp=transposes.jointly("window"),
+        transpose=transposes.window,
         cost=per_result(_window_shape),
         torch=("aten.unfold", "aten.im2col"),
     )

@@ -16,6 +16,7 @@ from cuvil.passes.control import has_control, hoist_invariants, simplify_control
 from cuvil.passes.decompose import broadcast_updates, decompose, widen_halves
 from cuvil.passes.engine import ALLOWED, Rule, apply_rules
 from cuvil.passes.fusion import fuse
+from cuvil.passes.layout import choose_layouts
 from cuvil.passes.rules import RULE_SETS
 from cuvil.passes.validate import Validation
 from cuvil.symbolic import Scope
@@ -108,6 +109,7 @@ def optimise(func: FuncOp, scope: Scope, options: PassOptions) -> list[PassRecor
         if control:
             passes.run("hoist", lambda: hoist_invariants(func))
         passes.run("cse-after-rules", lambda: eliminate_common_subexpressions(func))
+        passes.run("layout", lambda: choose_layouts(func))
     passes.run("dce", lambda: eliminate_dead_code(func))
     if control and options.optimise:
         passes.run("control-after-rules", lambda: simplify_control(func))

@@ -191,7 +191,7 @@ def _dot_bound(func: FuncOp, arrays: Sequence[Array]) -> list[Array]:
             given = [None if a is None else values[a] for a in op.arguments]
             if op.record.name == "matmul":
                 longest = max(longest, int(np.asarray(given[0]).shape[-1]))
-            elif op.record.name == "conv":
+            elif op.record.name in ("conv", "conv_channels_last"):
                 longest = max(longest, int(np.prod(np.asarray(given[1]).shape[1:])))
             subtracts = op.record.name == "subtract"
             magnitude = np.add(given[0], given[1]) if subtracts else np.abs(run_op(op, given, {})[0])  # pyright: ignore[reportCallIssue,reportArgumentType]

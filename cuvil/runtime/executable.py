@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -44,7 +45,7 @@ class _Plan:
             math.prod(evaluate(d, env) for d in a.shape) * a.dtype.itemsize for a in (*program.inputs, *program.outputs)
         )
         touched += self.total + constant_bytes
-        self.quick = touched + _BYTES_PER_CALL * len(program.calls) < _QUICK_BYTES
+        self.quick = not program.loops and touched + _BYTES_PER_CALL * len(program.calls) < _QUICK_BYTES
         self.native: NativePlan | None = None
 
 
@@ -118,7 +119,7 @@ class Executable:
             (self._runtime.pool.value, *(_address(getattr(library, n)) for n in names)),
             (len(self.program.inputs), len(self.program.slots), len(self.program.symbols)),
             tuple((a.dtype.numpy, len(a.shape)) for a in self.program.outputs),
-            raise_native_error,
+            partial(raise_native_error, messages=self.program.messages),
             (self._runtime, self._kernels, self._host_calls, self._konst, self._packed, self._memory),
         )
 
@@ -198,7 +199,7 @@ class Executable:
             ins = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
             outs = (ctypes.c_void_p * max(1, len(outputs)))(*(a.ctypes.data for a in outputs))
             self._main(workspace.context.pointer, kernels, ins, outs, self._konst, self._packed, slots, plan.symbols)
-            workspace.context.raise_error()
+            workspace.context.raise_error(self.program.messages)
         finally:
             self._spare.append(workspace)
         return outputs

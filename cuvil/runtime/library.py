@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,9 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cuvil.ops.record import Array
-from cuvil.support.errors import ArgumentError, BackendError, IndexOutOfBoundsError
+from cuvil.support.errors import ArgumentError, BackendError, CheckFailed, IndexOutOfBoundsError
 
-_EINDEX, _ENOMEM, _EPOWER, EHOST = 1, 2, 4, 5
+_EINDEX, _ENOMEM, _EPOWER, _ECHECK, EHOST = 1, 2, 4, 5, 6
 _DIGEST_BLOCK = 1024  # CV_DIGEST_BLOCK
 _DIGEST_KEY = 1024 + 3 * 64  # CV_DIGEST_KEY
 DIGEST_KEY_BYTES = _DIGEST_KEY + 64
@@ -37,8 +38,13 @@ def load_library(path: Path) -> Any:
         raise BackendError(f"cannot load the compiled code {path}: {error}") from error
 
 
-def raise_native_error(code: int, a: int, b: int) -> NoReturn:
-    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``."""
+def raise_native_error(code: int, a: int, b: int, messages: Sequence[str] = ()) -> NoReturn:
+    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``.
+
+    ``messages`` are those of the program's assertions.
+    """
+    if code == _ECHECK and 0 <= a < len(messages):
+        raise CheckFailed(messages[a])
     if code == _EINDEX:
         raise IndexOutOfBoundsError(
             f"index {a} is out of bounds for an axis of size {b}; pass mode='clip', 'wrap' or 'fill' to accept it"
@@ -72,13 +78,13 @@ class Context:
         self.pointer = ctypes.c_void_p(address)
         self._details = (ctypes.c_int64 * 2)()
 
-    def raise_error(self) -> None:
+    def raise_error(self, messages: Sequence[str] = ()) -> None:
         """Raise what the last calls recorded, and forget it."""
         code = self._library.cv_ctx_error(self.pointer, self._details)
         if code == 0:
             return
         self._library.cv_ctx_reset(self.pointer)
-        raise_native_error(code, int(self._details[0]), int(self._details[1]))
+        raise_native_error(code, int(self._details[0]), int(self._details[1]), messages)
 
     def __del__(self) -> None:
         pointer, self.pointer = getattr(self, "pointer", None), None

@@ -72,6 +72,16 @@ class CacheStats:
     discarded: int
 
 
+@dataclass(frozen=True)
+class CacheEntry:
+    """One entry: its key, names of its files, size, and when it was last used (seconds since 1970, UTC)."""
+
+    key: str
+    files: tuple[str, ...]
+    bytes: int
+    used: float
+
+
 class DiskCache:
     """Entries below one folder, which is made on first use with permissions 0700.
 
@@ -154,6 +164,26 @@ class DiskCache:
         entries = [_measure(entry) for entry in self._entries()]
         sizes = [measured.bytes for measured in entries if measured is not None]
         return CacheStats(self.root, len(sizes), sum(sizes), self._hits, self._builds, self._discarded)
+
+    def entries(self) -> list[CacheEntry]:
+        """What is on disk, the most recently used first."""
+        self._check_root()
+        found: list[CacheEntry] = []
+        for entry in self._entries():
+            size = _measure(entry)
+            if size is not None:
+                files = tuple(sorted(relative for relative, _ in _files(entry)))
+                found.append(CacheEntry(entry.name, files, size.bytes, size.used))
+        return sorted(found, key=lambda e: (-e.used, e.key))
+
+    def remove(self, keys: Iterable[str]) -> int:
+        """Removes entries by key, and returns how many there were."""
+        self._check_root()
+        removed = 0
+        for key in keys:
+            _check_key(key)
+            removed += self._discard(self._entry(key))
+        return removed
 
     def clear(self) -> int:
         """Removes all entries, and returns how many. Programs that are loaded keep working."""

@@ -20,6 +20,7 @@ DISPATCHES = ("native", "ctypes")
 LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _DEFAULT_CACHE_BYTES = 2 << 30
+_DEFAULT_VARIANTS = 128
 _DEFAULT_COMPILE_TIMEOUT = 300.0
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TARGET = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.+-]*")
@@ -45,6 +46,7 @@ VARIABLES = (
     Variable("CUVIL_NUM_THREADS", "CPUs that the process may use", "Threads of one native call, the caller included."),
     Variable("CUVIL_CACHE_DIR", "$XDG_CACHE_HOME/cuvil or ~/.cache/cuvil", "Folder of the compile cache."),
     Variable("CUVIL_CACHE_SIZE", "2G", "Size above which the least recently used cache entries are removed."),
+    Variable("CUVIL_MAX_VARIANTS", "128", "Compiled variants that one function keeps in memory."),
     Variable("CUVIL_COMPILE_TIMEOUT", "300", "Seconds after which one run of the C compiler is stopped."),
     Variable(
         "CUVIL_DISPATCH",
@@ -207,6 +209,16 @@ def parse_bytes(text: str, name: str) -> int:
     if match is None:
         raise ArgumentError(f"{name} is {text!r}; expected a size in bytes such as 500M, 2G or 1073741824.")
     return int(float(match[1]) * _BYTE_UNITS[match[2].upper()])
+
+
+def max_variants() -> int:
+    """Compiled variants that one jitted function keeps in memory: CUVIL_MAX_VARIANTS."""
+    text = _value("CUVIL_MAX_VARIANTS")
+    if text is None:
+        return _DEFAULT_VARIANTS
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ArgumentError(f"CUVIL_MAX_VARIANTS is {text!r}; expected a whole number from 1, such as 128.")
+    return int(text)
 
 
 def compile_timeout() -> float:

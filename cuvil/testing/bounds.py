@@ -176,7 +176,11 @@ def _elementwise(record: OpRecord, xs: Sequence[Bounded], params: dict[str, Para
     elif name in _PERIODIC:
         unknown = unknown | (spread[0] > 0.5)
     elif name in _SAWTOOTH:
-        unknown = unknown | (spread[0] + spread[1] > 0.25 * np.abs(wide(xs[1].value)))
+        # The remainder comes round once where the quotient changes by one.
+        divisor = np.abs(wide(xs[1].value))
+        quotient = np.abs(wide(xs[0].value)) / divisor
+        turned = ~((spread[0] + quotient * spread[1]) / divisor <= 0.25)
+        unknown = unknown | (turned & (spread[0] + spread[1] > 0))
     elif name in ("signbit", "copysign"):
         unknown = unknown | np.isnan(wide(xs[-1].value))  # nothing fixes the sign of a NaN
     elif name == "lgamma":
@@ -508,7 +512,7 @@ def _shake(x: Bounded, rng: np.random.Generator) -> Array:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "supremum", "any", "all"), _reduction),
     **dict.fromkeys(("cumulative_sum", "cumulative_prod"), _cumulative),
-    **dict.fromkeys(("matmul", "conv"), _bilinear),
+    **dict.fromkeys(("matmul", "conv", "conv_channels_last"), _bilinear),
     **dict.fromkeys(("argmax", "argmin"), _arg_extreme),
     **dict.fromkeys(("sort", "argsort", "top_k"), _order),
     "searchsorted": _searched,

@@ -19,7 +19,7 @@ from .record_checks import check_sample, draw_example
 N, H, W = (symbol(x) for x in "NHW")
 
 
-@pytest.mark.parametrize("name", ["conv", "conv_transpose", "max_pool", "avg_pool"])
+@pytest.mark.parametrize("name", ["conv", "conv_channels_last", "conv_transpose", "max_pool", "avg_pool"])
 @pytest.mark.parametrize("seed", range(40))
 def test_body_gives_the_reference(name: str, seed: int) -> None:
     check_sample(name, seed)

@@ -32,7 +32,8 @@ def test_passes_run_in_order_and_are_recorded() -> None:
     func = function(lambda F, x: F.mul(F.op("softmax", x, axis=1), F.like(1, x)), X)
     records = optimise(func, Scope(), PassOptions())
     assert [r.name for r in records] == [
-        "complex-parts", "decompose", "widen-halves", "broadcast-updates", "cse", "rules", "cse-after-rules", "dce",
+        "complex-parts", "decompose", "widen-halves", "broadcast-updates", "cse", "rules", "cse-after-rules", "layout",
+        "dce",
     ]  # fmt: skip
     assert all(r.seconds > 0 for r in records)
     rules = records[5]

@@ -47,6 +47,8 @@ def test_accepted_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUVIL_CC", "ccache '/opt/my gcc/bin/gcc' -m64")
     monkeypatch.setenv("CUVIL_CACHE_SIZE", "500M")
     monkeypatch.setenv("CUVIL_COMPILE_TIMEOUT", "1.5")
+    monkeypatch.setenv("CUVIL_MAX_VARIANTS", "7")
+    assert config.max_variants() == 7
     monkeypatch.setenv("CUVIL_DUMP", "fused, source")
     monkeypatch.setenv("CUVIL_LOG", "DEBUG")
     assert config.c_compiler() == ("ccache", "/opt/my gcc/bin/gcc", "-m64")
@@ -70,6 +72,8 @@ def test_accepted_values(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CUVIL_CACHE_SIZE", "much", config.cache_limit_bytes),
         ("CUVIL_CACHE_SIZE", "-1", config.cache_limit_bytes),
         ("CUVIL_COMPILE_TIMEOUT", "0", config.compile_timeout),
+        ("CUVIL_MAX_VARIANTS", "0", config.max_variants),
+        ("CUVIL_MAX_VARIANTS", "many", config.max_variants),
         ("CUVIL_COMPILE_TIMEOUT", "nan", config.compile_timeout),
         ("CUVIL_COMPILE_TIMEOUT", "inf", config.compile_timeout),
         ("CUVIL_COMPILE_TIMEOUT", "soon", config.compile_timeout),

@@ -58,6 +58,14 @@ def test_truth_is_unknown_where_an_operand_could_be_zero() -> None:
         assert one(name, x, np.float32([1])).known.tolist() == [False, False, False, True], name
 
 
+def test_a_remainder_is_unknown_where_the_quotient_could_change_by_one() -> None:
+    """A large quotient multiplies the divisor's error: 1e6 of 1e-6 relative is a whole turn."""
+    for name in ("remainder", "fmod"):
+        out = one(name, np.float32([1.3, 1.3]), Bounded(np.float32([1e-3, 1e-6]), np.array([1e-9, 1e-12])))
+        assert out.known.tolist() == [True, False], name
+        assert one(name, near([0.5, 5.0], 0.3), np.float32([1.0])).known.tolist() == [False, False], name
+
+
 def test_an_argmax_between_near_ties_is_unknown() -> None:
     assert one("argmax", near([[1, 2], [1, 1]], 1e-6), axis=1).known.tolist() == [True, False]
 

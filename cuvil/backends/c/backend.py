@@ -18,7 +18,17 @@ from cuvil.backends.c.template_emitter import emit_template_kernel
 from cuvil.backends.c.toolchain import compile_many
 from cuvil.dtypes import EVERY
 from cuvil.ir.binary import HostCall, NativeProgram, Packing
-from cuvil.ir.kernel import CallOp, ConstBufferOp, KernelFunc, PackOp, ProgramOp, TemplateOp, ViewOp, buffer_aval
+from cuvil.ir.kernel import (
+    HOST_LOOPS,
+    CallOp,
+    ConstBufferOp,
+    KernelFunc,
+    PackOp,
+    ProgramOp,
+    TemplateOp,
+    ViewOp,
+    buffer_aval,
+)
 from cuvil.ir.kernel_program import KernelProgram
 
 CAPABILITIES = Capabilities("c", frozenset(EVERY), lanes=16, features=frozenset({"fma", "threads"}))
@@ -86,9 +96,11 @@ def native_program(program: KernelProgram, sources: dict[str, str], library: Pat
         constants=program.constants,
         packings=packings,
         slots=program.memory.slots,
-        calls=tuple(op.params["kernel"] for op in host.body.ops if isinstance(op, CallOp)),
+        calls=tuple(op.params["kernel"] for op in host.body.walk() if isinstance(op, CallOp)),
         sources=sources,
         plain_constants=plain,
+        loops=any(isinstance(op, HOST_LOOPS) for op in host.body.walk()),
+        messages=program.messages,
     )
 
 
@@ -111,7 +123,7 @@ def _packings(
     constant_of: dict[SSAValue, int] = {}
     numbers: dict[tuple[tuple[int, ...], int], int] = {}
     plain: set[int] = set()
-    for op in host.body.ops:
+    for op in host.body.walk():
         if isinstance(op, ConstBufferOp):
             constant_of[op.results[0]] = op.params["index"]
         elif isinstance(op, ViewOp) and op.operands[0] in constant_of:

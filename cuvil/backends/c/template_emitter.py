@@ -8,9 +8,10 @@ from xdsl.ir import SSAValue
 
 from cuvil.backends.c.expressions import MEMORY, c_name, dim
 from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
-from cuvil.ir.kernel import KernelFunc, TemplateOp, buffer_aval
+from cuvil.ir.kernel import KernelFunc, LoadOp, StoreOp, TemplateOp, buffer_aval
+from cuvil.ops.record import Shape
 from cuvil.support.errors import BackendError
-from cuvil.symbolic import product
+from cuvil.symbolic import Dim, free_symbols, linear_coefficient, product
 
 TemplateEmitter = Callable[["TemplateText"], None]
 
@@ -100,6 +101,33 @@ class TemplateText:
         w.close()
         w.line()
 
+    def ahead_hook(self) -> None:
+        """The lines that the epilogue of row ``m``, columns from ``n`` on reads and writes, fetched beforehand."""
+        known = {"_b", "_m", "_n", *self.func.params["dims"]}
+        touched: dict[str, None] = {}
+        for op in self.template.body.ops:
+            if not isinstance(op, LoadOp | StoreOp):
+                continue
+            index: Dim = op.params["index"]
+            symbols = free_symbols(index)
+            if not symbols <= known or not {"_m", "_n"} <= symbols or linear_coefficient(index, "_n") is None:
+                continue
+            buffer = op.operands[0]
+            write = int(isinstance(op, StoreOp))
+            size = 32 * buffer_aval(buffer).dtype.itemsize  # the columns of a panel, at most
+            touched |= {
+                f"__builtin_prefetch((const char *)({self.buffers[buffer]} + {dim(index)}) + {line}, {write}, 3);": None
+                for line in range(0, size, 64)
+            }
+        w = self.w
+        w.open(f"CV_INLINE void {self.name}_ahead(const void *env_, int64_t b, int64_t m, int64_t n)")
+        w.line("(void)b; (void)m; (void)n;")
+        self.unpack("env_")
+        for text in touched:
+            w.line(text)
+        w.close()
+        w.line()
+
 
 def emit_template_kernel(func: KernelFunc) -> str:
     """A template kernel as C."""
@@ -125,6 +153,7 @@ def _emit_matmul(t: TemplateText) -> None:
     t.environment()
     signature = f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
     t.store_hook(signature, "acc", "_n")
+    t.ahead_hook()
     for operand in ("a", "b"):
         w.open(f"CV_INLINE int64_t {name}_{operand}_offset(const void *env_, int64_t b)")
         w.line("(void)b;")
@@ -141,6 +170,7 @@ def _emit_matmul(t: TemplateText) -> None:
             ("CV_GEMM_A_T", t.short(p["a"])),
             ("CV_GEMM_B_T", t.short(p["b"])),
             ("CV_GEMM_STORE(env, b, m, n, count, acc)", f"{name}_store(env, b, m, n, count, acc)"),
+            ("CV_GEMM_AHEAD_C(env, b, m, n)", f"{name}_ahead(env, b, m, n)"),
             ("CV_GEMM_A_OFFSET(env, batch)", f"{name}_a_offset(env, batch)"),
             ("CV_GEMM_B_OFFSET(env, batch)", f"{name}_b_offset(env, batch)"),
         ],
@@ -166,6 +196,36 @@ def _emit_matmul(t: TemplateText) -> None:
     sizes = ", ".join(dim(p[k]) for k in ("batch", "m", "n", "k"))
     w.line(f"{name}_gemm_run(ctx, env, {sizes}, a, bm);")
     w.close()
+
+
+def row_major(shape: Sequence[Dim]) -> list[Dim]:
+    """Element strides of a contiguous array."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step = step * n
+    return strides[::-1]
+
+
+def _conv_shape_literal(
+    t: TemplateText, batch: Dim, channels: Dim, w_shape: Shape, spatial: Shape, out: Shape, strides: Sequence[Dim]
+) -> None:
+    """``const cv_conv_shape shape``; ``strides`` are those of batch, channel, depth, height and width."""
+    p, w = t.params, t.w
+
+    def three(values: Sequence[Dim], fill: int) -> str:
+        return "{ " + ", ".join(dim(v) for v in (*[fill] * (3 - len(values)), *values)) + " }"
+
+    w.open("const cv_conv_shape shape =")
+    w.line(f".batch = {dim(batch)}, .groups = {p['groups']},")
+    w.line(f".channels = {dim(channels)}, .out_channels = {dim(w_shape[0])},")
+    w.line(f".in = {three(spatial, 1)}, .kernel = {three(w_shape[2:], 1)}, .out = {three(out, 1)},")
+    w.line(f".stride = {three(p['strides'], 1)}, .dilation = {three(p['dilation'], 1)},")
+    w.line(f".input_dilation = {three(p['input_dilation'], 1)},")
+    w.line(f".padding = {three([low for low, _ in p['padding']], 0)},")
+    w.line(f".x_strides = {{ {', '.join(dim(s) for s in strides)} }},")
+    w.close("};")
 
 
 @emits("conv")
@@ -195,45 +255,13 @@ def _emit_conv(t: TemplateText) -> None:
     w.line('#include "cuvil/conv.h"')
     w.line()
 
-    def three(values: Sequence[object], fill: int) -> str:
-        full = [fill] * (3 - len(values)) + list(values)
-        return "{ " + ", ".join(dim(v) for v in full) + " }"  # type: ignore[arg-type]
-
-    spatial = x_shape[2:]
-    strides: list[object] = []
-    step: object = 1
-    for n in reversed((x_shape[0], x_shape[1], *([1] * (3 - len(spatial))), *spatial)):
-        strides.append(step)
-        step = step * n  # type: ignore[operator]
+    strides = row_major((x_shape[0], x_shape[1], *([1] * (5 - len(x_shape))), *x_shape[2:]))
 
     def shape_literal() -> None:
-        w.open("const cv_conv_shape shape =")
-        w.line(f".batch = {dim(x_shape[0])}, .groups = {groups},")
-        w.line(f".channels = {dim(x_shape[1])}, .out_channels = {dim(w_shape[0])},")
-        w.line(f".in = {three(spatial, 1)}, .kernel = {three(w_shape[2:], 1)}, .out = {three(out[2:], 1)},")
-        w.line(f".stride = {three(p['strides'], 1)}, .dilation = {three(p['dilation'], 1)},")
-        w.line(f".input_dilation = {three(p['input_dilation'], 1)},")
-        w.line(f".padding = {three([low for low, _ in p['padding']], 0)},")
-        w.line(f".x_strides = {{ {', '.join(dim(s) for s in reversed(strides))} }},")  # type: ignore[arg-type]
-        w.close("};")
+        _conv_shape_literal(t, x_shape[0], x_shape[1], w_shape, x_shape[2:], out[2:], strides)
 
     if p["w_packed"] and not depthwise:
-        for result, function, body in (
-            ("int64_t", "packed_bytes(void)", f"return {name}_conv_packed_w_bytes(&shape);"),
-            (
-                "void",
-                "pack(cv_ctx *ctx, void *to, const void *const *from)",
-                f"{name}_conv_pack_w(ctx, &shape, to, from[0]);",
-            ),
-        ):
-            w.open(f"{result} {name}_{function}")
-            # Packing reads the weights' sizes only; sizes of the input are symbols that have no value yet.
-            for d in t.func.params["dims"]:
-                w.line(f"const int64_t {c_name(d)} = 1; (void){c_name(d)};")
-            shape_literal()
-            w.line(body)
-            w.close()
-            w.line()
+        _pack_functions(t, f"{name}_conv", shape_literal)
     t.entry()
     shape_literal()
     x, weights = t.buffer(p["x"]), t.buffer(p["w"])
@@ -242,4 +270,61 @@ def _emit_conv(t: TemplateText) -> None:
     else:
         w.line(f"{name}_conv_pack_w(ctx, &shape, {t.buffer(p['packed'])}, {weights});")
         w.line(f"{name}_conv_run(ctx, env, &shape, {x}, {t.buffer(p['packed'])});")
+    w.close()
+
+
+def _pack_functions(t: TemplateText, prefix: str, shape_literal: Callable[[], None]) -> None:
+    """The functions that pack constant weights when the program is loaded."""
+    w = t.w
+    for result, function, body in (
+        ("int64_t", "packed_bytes(void)", f"return {prefix}_packed_w_bytes(&shape);"),
+        ("void", "pack(cv_ctx *ctx, void *to, const void *const *from)", f"{prefix}_pack_w(ctx, &shape, to, from[0]);"),
+    ):
+        w.open(f"{result} {t.name}_{function}")
+        # Packing reads the weights' sizes only; sizes of the input are symbols that have no value yet.
+        for d in t.func.params["dims"]:
+            w.line(f"const int64_t {c_name(d)} = 1; (void){c_name(d)};")
+        shape_literal()
+        w.line(body)
+        w.close()
+        w.line()
+
+
+@emits("conv_channels_last")
+def _emit_conv_channels_last(t: TemplateText) -> None:
+    p, w, name = t.params, t.w, t.name
+    acc = p["acc"]
+    x_shape, w_shape, out = p["x_shape"], p["w_shape"], p["out_shape"]
+    t.environment()
+    signature = f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
+    t.store_hook(signature, "acc", "_n")
+    _defines(
+        w,
+        [
+            ("CV_CONV_NAME", f"{name}_conv"),
+            ("CV_CONV_ACC", acc),
+            ("CV_CONV_X_T", t.short(p["x"])),
+            ("CV_CONV_W_T", t.short(p["w"])),
+            ("CV_CONV_STORE(env, m, n, count, acc)", f"{name}_store(env, 0, m, n, count, acc)"),
+            *([("CV_CONV_DEPTHWISE", "1")] if p["depthwise"] else []),
+        ],
+    )
+    w.line('#include "cuvil/conv_last.h"')
+    w.line()
+    n, *spatial, channels = x_shape
+    batch_step, *steps, channel_step = row_major((n, *([1] * (5 - len(x_shape))), *spatial, channels))
+
+    def shape_literal() -> None:
+        strides = (batch_step, channel_step, *steps)
+        _conv_shape_literal(t, n, channels, w_shape, tuple(spatial), out[1:-1], strides)
+
+    if p["w_packed"]:
+        _pack_functions(t, f"{name}_conv", shape_literal)
+    t.entry()
+    shape_literal()
+    x, weights = t.buffer(p["x"]), t.buffer(p["w"])
+    if not p["w_packed"]:
+        w.line(f"{name}_conv_pack_w(ctx, &shape, {t.buffer(p['packed'])}, {weights});")
+        weights = t.buffer(p["packed"])
+    w.line(f"{name}_conv_run(ctx, env, &shape, {x}, {weights});")
     w.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -12,6 +11,7 @@ import numpy as np
 
 from cuvil.dtypes import float64, int64
 from cuvil.frontend.dispatch import asoperand, dtype_of, elementwise, is_traced, result_dtype, weak_type
+from cuvil.frontend.missing import missing_call, nearest
 from cuvil.frontend.namespace import functions
 from cuvil.frontend.namespace.arguments import AnyArray
 from cuvil.frontend.namespace.indexing import getitem
@@ -89,14 +89,11 @@ def unary(name: str, x: Any) -> AnyArray:
 # -------------------------------------------------------------------------------------- NumPy's own functions
 
 
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, FUNCTIONS, 3)
-    return f"; the nearest names are {', '.join(near)}" if near else ""
-
-
 def _unsupported(what: str, name: str) -> UnsupportedError:
+    near = nearest(name, FUNCTIONS)
+    hint = f"; the nearest names are {', '.join(near)}" if near else ""
     return UnsupportedError(
-        f"numpy.{what} is not supported on traced arrays{at_user_line()}{_nearest(name)}. Write it with functions of"
+        f"numpy.{what} is not supported on traced arrays{at_user_line()}{hint}. Write it with functions of"
         " cuvil.numpy, or compute this part outside of the traced function."
     )
 
@@ -118,6 +115,14 @@ def _call(what: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def ufunc(fn: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
     """``numpy.add(x, y)``, ``numpy.add.reduce(x)`` and their like, called with a traced array."""
+    try:
+        return _ufunc(fn, method, inputs, kwargs)
+    except UnsupportedError as error:
+        what = f"numpy.{fn.__name__}" + ("" if method == "__call__" else f".{method}")
+        return missing_call(error, what, nearest(fn.__name__, FUNCTIONS), getattr(fn, method), inputs, kwargs)
+
+
+def _ufunc(fn: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
     name: str = fn.__name__
     if kwargs.get("out") is not None:
         raise ArgumentError(
@@ -146,6 +151,14 @@ def ufunc(fn: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any])
 
 def function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
     """``numpy.concatenate(...)`` and its like, called with a traced array."""
+    try:
+        return _function(fn, args, kwargs)
+    except UnsupportedError as error:
+        what = f"{getattr(fn, '__module__', 'numpy')}.{fn.__name__}"
+        return missing_call(error, what, nearest(fn.__name__, FUNCTIONS), fn, args, kwargs)
+
+
+def _function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
     name: str = fn.__name__
     if getattr(np, name, None) is not fn:
         module = str(getattr(fn, "__module__", "numpy")).removeprefix("numpy").lstrip(".")

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import SSAValue
+from collections.abc import Sequence
 
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+
+import cuvil.passes.lowering.channels_last  # pyright: ignore[reportUnusedImport]
 import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers  # pyright: ignore[reportUnusedImport]
-from cuvil.dtypes import uint8
+from cuvil.dtypes import bool_, uint8
 from cuvil.ir.attributes import ConstantArray
+from cuvil.ir.control import CheckOp, ControlOp, LoopOp, SwitchOp, WhileOp, blocks_of, yielded
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
 from cuvil.ir.kernel import (
     AllocOp,
+    BufferType,
     CallOp,
     ConstBufferOp,
     CopyOp,
+    HostCheckOp,
+    HostSwitchOp,
+    HostWhileOp,
     KernelFunc,
     PackOp,
     ProgramOp,
+    PutOp,
+    RepeatOp,
     ViewOp,
     buffer_aval,
 )
@@ -25,78 +35,187 @@ from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ops.record import Aval
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.templates import lower_template
-from cuvil.passes.memory import plan_memory
+from cuvil.passes.memory import in_place_pairs, plan_memory, updates_in_place
 from cuvil.support.errors import PassError
 from cuvil.support.naming import identifier
-from cuvil.symbolic import Scope, free_symbols, symbol
+from cuvil.symbolic import Scope, free_symbols, product, symbol
 
 
 class _ProgramLowering:
     def __init__(self, func: FuncOp, scope: Scope) -> None:
         self.scope = scope
         self.block = func.body.block
-        returned = self.block.last_op
-        assert isinstance(returned, ReturnOp)
-        self.returned = tuple(returned.operands)
         inputs = [aval_of(a) for a in self.block.args]
-        outputs = [aval_of(v) for v in self.returned]
+        outputs = [aval_of(v) for v in yielded(self.block)]
         symbols: set[str] = set()
-        for value in (*self.block.args, *(r for op in self.block.ops for r in op.results)):
-            symbols |= free_symbols(*aval_of(value).shape)
+        for block in blocks_of(func):
+            for value in (*block.args, *(r for op in block.ops for r in op.results)):
+                symbols |= free_symbols(*aval_of(value).shape)
         for op in self.block.walk():
-            if isinstance(op, TensorOp):
+            if isinstance(op, (TensorOp, ControlOp)):
                 for p in op.params.values():
                     symbols |= _symbols(p)
         self.host = ProgramOp.build(inputs, outputs, tuple(sorted(symbols)))
         self.args = self.host.body.args
+        self.out = self.host.body  # the block that is being filled
         self.buffers: dict[SSAValue, SSAValue] = dict(zip(self.block.args, self.args, strict=False))
         self.constants: list[ConstantArray] = []
+        self.messages: list[str] = []
         self._constant_index: dict[ConstantArray, SSAValue] = {}
         self.kernels: list[KernelFunc] = []
         self._by_text: dict[str, str] = {}
         self._names: dict[str, int] = {}
         self._constant_values: set[SSAValue] = set()
+        self._target: dict[SSAValue, SSAValue] = {}
+        self._pairs: dict[str, set[tuple[int, int]]] = {}
+        self._loops = 0
 
     def run(self) -> KernelProgram:
-        self._assign_outputs()
-        for op in self.block.ops:
+        self._block(self.block, list(self.args)[len(self.block.args) :], self.host.body)
+        module = ModuleOp([*self.kernels, self.host])
+        memory = plan_memory(self.host, {k.params["name"]: k for k in self.kernels})
+        return KernelProgram(module, self.constants, memory, tuple(self.messages))
+
+    def _block(self, block: Block, targets: Sequence[SSAValue], out: Block) -> None:
+        """Lower a block into one of the host program, so that what it yields is in the targets at its end."""
+        around, self.out = self.out, out
+        given = list(zip(yielded(block), targets, strict=True))
+        bases = [self._assign(value, target) for value, target in given]
+        for op in block.ops:
             if isinstance(op, ConstantOp):
                 self._constant(op)
             elif isinstance(op, FusionOp):
                 self._fusion(op)
             elif isinstance(op, TensorOp) and op.record.name == "reshape":
                 self._alias(op)
-            elif not isinstance(op, ReturnOp):
+            elif isinstance(op, SwitchOp):
+                self._switch(op)
+            elif isinstance(op, (WhileOp, LoopOp)):
+                self._loop(op)
+            elif isinstance(op, CheckOp):
+                self._add(op, HostCheckOp.build(self.buffers[op.operands[0]], len(self.messages)))
+                self.messages.append(op.message)
+            elif op is not block.last_op:
                 raise PassError(f"{op.name} cannot stand outside of a kernel")
-        self._copy_outputs()
-        module = ModuleOp([*self.kernels, self.host])
-        memory = plan_memory(self.host, {k.params["name"]: k for k in self.kernels})
-        return KernelProgram(module, self.constants, memory)
+        for (value, target), base in zip(given, bases, strict=True):
+            if base is None or self.buffers[base] is not self._target[base]:
+                out.add_op(CopyOp.build(self.buffers[value], target))
+        self.out = around
 
-    # ---------------------------------------------------------------------------------------- outputs
-    def _assign_outputs(self) -> None:
-        """Let kernels write results straight into the output buffers, each buffer being taken once."""
-        n = len(self.block.args)
-        self._target: dict[SSAValue, SSAValue] = {}
-        self._direct: set[int] = set()
-        for k, value in enumerate(self.returned):
-            base = value
-            while isinstance(base.owner, TensorOp):
-                base = base.owner.operands[0]
-            if isinstance(base.owner, FusionOp) and base not in self._target:
-                buffer = self.args[n + k]
-                if buffer_aval(buffer) != aval_of(base):
-                    view = ViewOp.build(buffer, aval_of(base))
-                    self.host.body.add_op(view)
-                    buffer = view.results[0]
-                self._target[base] = buffer
-                self._direct.add(k)
+    def _assign(self, value: SSAValue, target: SSAValue) -> SSAValue | None:
+        """Let what computes a value write into the target: the result that it writes, None where it must not."""
+        base = value
+        while isinstance(base.owner, TensorOp):
+            base = base.owner.operands[0]
+        if not isinstance(base.owner, (FusionOp, ControlOp)) or base in self._target:
+            return None
+        if buffer_aval(target) != aval_of(base):
+            view = ViewOp.build(target, aval_of(base))
+            self.out.add_op(view)
+            target = view.results[0]
+        self._target[base] = target
+        return base
 
-    def _copy_outputs(self) -> None:
-        n = len(self.block.args)
-        for k, value in enumerate(self.returned):
-            if k not in self._direct:
-                self.host.body.add_op(CopyOp.build(self.buffers[value], self.args[n + k]))
+    def _add(self, source: Operation, op: Operation) -> None:
+        op.location = source.location
+        self.out.add_op(op)
+
+    def _alloc(self, aval: Aval) -> SSAValue:
+        op = AllocOp.build(aval)
+        self.out.add_op(op)
+        return op.results[0]
+
+    # -------------------------------------------------------------------------------------- control flow
+    def _enter(self, arg: SSAValue, operand: SSAValue) -> None:
+        """An invariant of a region is the buffer that it is outside."""
+        self.buffers[arg] = self.buffers[operand]
+        if operand in self._constant_values:
+            self._constant_values.add(arg)
+
+    def _switch(self, op: SwitchOp) -> None:
+        targets = [self._target.get(r) or self._alloc(aval_of(r)) for r in op.results]
+        bodies: list[Block] = []
+        for body in op.bodies:
+            for arg, operand in zip(body.args, op.invariants, strict=True):
+                self._enter(arg, operand)
+            bodies.append(Block())
+            self._block(body, targets, bodies[-1])
+        self._add(op, HostSwitchOp.build(self.buffers[op.operands[0]], bodies))
+        self.buffers.update(zip(op.results, targets, strict=True))
+
+    def _loop(self, op: WhileOp | LoopOp) -> None:
+        n = op.carried
+        types = [BufferType(aval_of(r)) for r in op.results[:n]]
+        for block in op.bodies:
+            for arg, operand in zip(list(block.args)[op.invariant_arg :], op.invariants, strict=True):
+                self._enter(arg, operand)
+        source = op.bodies[-1]
+        body = Block(arg_types=[t for t in types for _ in range(2)])
+        currents, nexts = list(body.args)[::2], list(body.args)[1::2]
+        test = Block(arg_types=types)
+        condition: SSAValue | None = None
+        variable = f"_it{self._loops}"
+        self._loops += 1
+        if isinstance(op, WhileOp):
+            self.buffers.update(zip(op.bodies[0].args, test.args, strict=False))
+            self.buffers.update(zip(source.args, currents, strict=False))
+            condition = self._alloc(Aval((), bool_))
+            self._block(op.bodies[0], [condition], test)
+            self._block(source, nexts, body)
+        else:
+            self._counted(op, source, body, currents, nexts, variable)
+        carried: list[SSAValue] = []
+        for k in range(n):
+            init = self.buffers[op.operands[k]]
+            target = self._target.get(op.results[k])
+            aval = aval_of(op.results[k])
+            if updates_in_place(body, currents[k], nexts[k], self._pairs):
+                place = target or self._alloc(aval)
+                self.out.add_op(CopyOp.build(init, place))
+                carried += [place, place, place]
+            else:
+                carried += [init, self._alloc(aval), self._alloc(aval)]
+        if condition is not None:
+            made: RepeatOp | HostWhileOp = HostWhileOp.build(condition, carried, test, body)
+        else:
+            assert isinstance(op, LoopOp)
+            made = RepeatOp.build(carried, body, var=variable, trip=op.trip, reverse=op.reverse)
+        self._add(op, made)
+        for k in range(n):
+            in_place = carried[3 * k] is carried[3 * k + 1]
+            self.buffers[op.results[k]] = carried[3 * k] if in_place else made.results[k]
+
+    def _counted(
+        self,
+        op: LoopOp,
+        source: Block,
+        body: Block,
+        currents: Sequence[SSAValue],
+        nexts: Sequence[SSAValue],
+        variable: str,
+    ) -> None:
+        n, around, at = op.carried, self.out, symbol(variable)
+        stacked = [self._target.get(r) or self._alloc(aval_of(r)) for r in op.results[n:]]
+        self.buffers.update(zip(op.results[n:], stacked, strict=True))
+        self.out = body
+        index = source.args[0]
+        if index.first_use is not None:
+            self.buffers[index] = self._alloc(aval_of(index))
+            body.add_op(PutOp.build(self.buffers[index], at))
+        self.buffers.update(zip(list(source.args)[1 : 1 + n], currents, strict=True))
+        slices = list(source.args)[1 + n : op.invariant_arg]
+        for arg, whole in zip(slices, list(op.operands)[n : n + op.scanned], strict=True):
+            self.buffers[arg] = self._part(self.buffers[whole], aval_of(arg), variable)
+        elements = [aval_of(v) for v in yielded(source)[n:]]
+        places = [self._part(whole, a, variable) for whole, a in zip(stacked, elements, strict=True)]
+        self.out = around
+        self._block(source, [*nexts, *places], body)
+
+    def _part(self, whole: SSAValue, aval: Aval, variable: str) -> SSAValue:
+        """Element ``variable`` of a buffer along its leading axis."""
+        view = ViewOp.build(whole, aval, symbol(variable) * product(aval.shape))
+        self.out.add_op(view)
+        return view.results[0]
 
     # -------------------------------------------------------------------------------------- host values
     def _constant(self, op: ConstantOp) -> None:
@@ -111,7 +230,8 @@ class _ProgramLowering:
 
     def _alias(self, op: TensorOp) -> None:
         view = ViewOp.build(self.buffers[op.operands[0]], aval_of(op.results[0]))
-        self.host.body.add_op(view)
+        # Where the source is a constant, kernels inside of a loop may pack it before the loop.
+        (self.host.body if op.operands[0] in self._constant_values else self.out).add_op(view)
         self.buffers[op.results[0]] = view.results[0]
         if op.operands[0] in self._constant_values:
             self._constant_values.add(op.results[0])
@@ -130,21 +250,13 @@ class _ProgramLowering:
             for k in packed:
                 operands[k] = pack.results[0]
         for r in op.results:
-            target = self._target.get(r)
-            if target is None:
-                alloc = AllocOp.build(aval_of(r))
-                self.host.body.add_op(alloc)
-                target = alloc.results[0]
+            target = self._target.get(r) or self._alloc(aval_of(r))
             self.buffers[r] = target
             operands.append(target)
         if "workspace" in kernel.params:
-            room = AllocOp.build(Aval((kernel.params["workspace"],), uint8))
-            self.host.body.add_op(room)
-            operands.append(room.results[0])
+            operands.append(self._alloc(Aval((kernel.params["workspace"],), uint8)))
         dims = [symbol(d) for d in kernel.params["dims"]]
-        call = CallOp.build(name, operands, dims)
-        call.location = op.location
-        self.host.body.add_op(call)
+        self._add(op, CallOp.build(name, operands, dims))
 
     def _share(self, kernel: KernelFunc, label: str) -> str:
         """Name a kernel, or find the kernel of the same text."""
@@ -159,6 +271,7 @@ class _ProgramLowering:
         kernel.set_params(**{**kernel.params, "name": name})
         self._by_text[text] = name
         self.kernels.append(kernel)
+        self._pairs[name] = in_place_pairs(kernel)
         return name
 
 

@@ -262,6 +262,29 @@ def _dot(index: Sequence[Dim], strides: Sequence[Dim]) -> Dim:
 # ------------------------------------------------------------------------------------------- convolution
 
 
+def add_bias(
+    t: TemplateFusion, bias: SSAValue | None, channel: Dim, acc: DType
+) -> Callable[[Block, SSAValue], SSAValue] | None:
+    """What an epilogue begins with where the anchor has a bias operand: the channel's bias added."""
+    if bias is None:
+        return None
+    source = t.buffers[bias]
+
+    def add(block: Block, value: SSAValue) -> SSAValue:
+        load = LoadOp.build(source, channel)
+        block.add_op(load)
+        term = load.results[0]
+        if scalar_dtype(term) is not acc:
+            cast = ScalarOp.build("cast", (term,), acc)
+            block.add_op(cast)
+            term = cast.results[0]
+        total = ScalarOp.build("add", (value, term), acc)
+        block.add_op(total)
+        return total.results[0]
+
+    return add
+
+
 @lowers("conv")
 def _lower_conv(t: TemplateFusion) -> Lowered:
     x, w = t.anchor.arguments[:2]
@@ -280,21 +303,6 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
     )
     acc = accumulator_dtype(aval_of(x).dtype)
 
-    channel = index[1]
-
-    def add_bias(block: Block, value: SSAValue) -> SSAValue:
-        assert bias is not None
-        load = LoadOp.build(t.buffers[bias], channel)
-        block.add_op(load)
-        term = load.results[0]
-        if scalar_dtype(term) is not acc:
-            cast = ScalarOp.build("cast", (term,), acc)
-            block.add_op(cast)
-            term = cast.results[0]
-        total = ScalarOp.build("add", (value, term), acc)
-        block.add_op(total)
-        return total.results[0]
-
     kw = t.operand_number(w)
     single_use = t.fusion.body.args[kw].uses.get_length() == 1
     groups = p["groups"]
@@ -305,7 +313,7 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
         "out_shape": out, "strides": p["strides"], "padding": p["padding"], "dilation": p["dilation"],
         "input_dilation": p["input_dilation"], "groups": p["groups"],
     }  # fmt: skip
-    block = t.epilogue(index, ("_b", "_m", "_p"), acc, add_bias if bias is not None else None)
+    block = t.epilogue(index, ("_b", "_m", "_p"), acc, add_bias(t, bias, index[1], acc))
     if not packed and not depthwise:
         # Whole panels of channels by whole chunks of k hold either packed form (see gemm.md); packed at each call.
         k = product(ws[1:])
@@ -314,4 +322,13 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
     return t.finish("conv", params, block, ("_b", "_m", "_p")), packed
 
 
-__all__ = ["LOWERERS", "TemplateFusion", "accumulator_dtype", "has_only_movement", "lower_template", "lowers"]
+__all__ = [
+    "LOWERERS",
+    "TemplateFusion",
+    "accumulator_dtype",
+    "add_bias",
+    "has_only_movement",
+    "lower_template",
+    "lowers",
+    "unflatten",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cuvil.dtypes import FLOATS, INTEGERS, NUMERIC, SIGNED, bool_
+from cuvil.dtypes import ALL, FLOATS, INTEGERS, NUMERIC, SIGNED, bool_
 from cuvil.ops.record import Array
 from cuvil.passes.engine import Rewriter, RuleSet
 from cuvil.passes.rules.equation import ANY, Constant, drawn, equation, filled, is_filled
@@ -150,6 +150,7 @@ SIGNS = (
     equation("square-of-negative", lambda F, x: F.op("square", F.op("negative", x)), lambda F, x: F.op("square", x),
              dtypes=NUMERIC),
     equation("positive", lambda F, x: F.op("positive", x), lambda F, x: x, dtypes=NUMERIC),
+    equation("stop_gradient", lambda F, x: F.op("stop_gradient", x), lambda F, x: x, dtypes=ALL),
 )  # fmt: skip
 
 CONSTANTS = (

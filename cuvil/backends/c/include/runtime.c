@@ -297,6 +297,10 @@ static void context_fail(cv_ctx *ctx, int code, int64_t a, int64_t b) {
     atomic_store_explicit(&c->error, code, memory_order_release);
 }
 
+static int context_failed(const cv_ctx *ctx) {
+    return atomic_load_explicit(&((const context *)ctx)->error_claimed, memory_order_relaxed);
+}
+
 static void *block_of(cv_ctx *ctx, block *b, size_t bytes) {
     if (bytes <= b->bytes && b->memory) return b->memory;
     free(b->memory);
@@ -362,7 +366,8 @@ cv_ctx *cv_ctx_create(cv_pool *pool) {
         return NULL;
     }
     memset(blocks, 0, bytes);
-    c->base = (cv_ctx){context_parallel, context_scratch, context_scratch_shared, context_fail, &cv_microkernel_table,
+    c->base = (cv_ctx){context_parallel, context_scratch, context_scratch_shared,
+                       context_fail,     context_failed,  &cv_microkernel_table,
                        pool->workers};
     c->pool = pool;
     c->blocks = blocks;

@@ -33,10 +33,10 @@ typedef struct {
 #define CVG_PASTE4_(a, b, c, d) a##b##c##d
 #define CVG_PASTE4(a, b, c, d) CVG_PASTE4_(a, b, c, d)
 
-/* At most this much of a product is one task: 16 tiles of rows and 16 panels keep its part of A and its unfinished
- * tiles in a second-level cache of 1 MiB. */
+/* At most this much of a product is one task: 16 tiles of rows keep its part of A in the second-level cache, and so do
+ * 32 panels its unfinished tiles where K is cut. More panels save packing A again. */
 #define CVG_TASK_TILES 16
-#define CVG_TASK_PANELS 16
+#define CVG_TASK_PANELS(k) ((k) > CV_KC ? 32 : 256)
 /* Multiply-adds under which a task is not worth another thread's attention (about a microsecond). */
 #define CVG_TASK_MIN 65536
 
@@ -61,7 +61,7 @@ CV_FUNC cvg_plan cvg_make_plan(int64_t batch, int64_t m, int64_t n, int64_t k, i
     p.rows_per_tile = p.tiles ? cvg_ceil_div(m, p.tiles) : 1;
     p.tiles = cvg_ceil_div(m, p.rows_per_tile);
     p.panels = cvg_ceil_div(n, nr);
-    int64_t least_rows = cvg_ceil_div(p.tiles, CVG_TASK_TILES), least_columns = cvg_ceil_div(p.panels, CVG_TASK_PANELS);
+    int64_t least_rows = cvg_ceil_div(p.tiles, CVG_TASK_TILES), least_columns = cvg_ceil_div(p.panels, CVG_TASK_PANELS(k));
     double best = 0;
     int64_t cut_rows = least_rows, cut_columns = least_columns;
     int64_t worth = cvg_max((int64_t)((double)batch * (double)m * (double)n * ((double)k + 8) / CVG_TASK_MIN), 1);
@@ -447,6 +447,11 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
                             t * 64;
 #endif
                 }
+#ifdef CV_GEMM_AHEAD_C
+                if (last && rows > CV_WIDE_ROWS) {
+                    for (int64_t i = 0; i < rows; i++) CV_GEMM_AHEAD_C(call->env, batch, (row + i), n);
+                }
+#endif
                 kernel(depth, tile_a, at, ldb, next, c, k > 0, ahead, ahead_step);
                 if (last) {
                     CVG_STORE_TILE(call, batch, row, rows, n, columns, c);
@@ -479,14 +484,15 @@ CV_FUNC void CVG_(_run)(cv_ctx *ctx, const void *env, int64_t batch, int64_t m, 
                         cv_matrix b) {
     if (batch <= 0 || m <= 0 || n <= 0) return;
     CVG_(_call) call = {.ctx = ctx, .env = env, .batch = batch, .m = m, .n = n, .k = k, .a = a, .b = b};
-    call.depth = CV_KC;
+    /* Blocks of K of about the same depth. */
+    call.depth = cvg_round_up(cvg_ceil_div(k, cvg_max(cvg_ceil_div(k, CV_KC), 1)), CV_CHUNK);
 #if !defined(CV_GEMM_LOAD_B) && !defined(CV_GEMM_LOAD_B_ALONG_K) && !defined(CV_GEMM_PACK_B)
     /* Packing pays when several tiles use the panel. */
     call.in_place = CV_ELEM_ID(CV_GEMM_B_T) == CV_ELEM_ID(CV_GEMM_ACC) && !b.packed && b.col_stride == 1 &&
                     m <= 2 * CV_MR;
 #endif
     /* Few rows: A is small, each panel is used once, so K needs no blocks (unless a last panel must be packed). */
-    if (m <= CV_WIDE_ROWS && b.packed) call.depth = cvg_max(k, 1);
+    if (m <= CV_WIDE_ROWS && b.packed) call.depth = k;
 #ifdef CV_GEMM_PACK_B
     double pack_b = 10;
 #else
@@ -580,6 +586,7 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CV_GEMM_PACK_A
 #undef CV_GEMM_PACK_B
 #undef CV_GEMM_STORE_TILE
+#undef CV_GEMM_AHEAD_C
 #undef CV_GEMM_AHEAD_B
 #undef CV_GEMM_AHEAD_B_STEP
 #undef CV_GEMM_A_OFFSET

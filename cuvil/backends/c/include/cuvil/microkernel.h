@@ -28,13 +28,14 @@
 #define CV_NR_i32 (2 * CV_LANES)
 #define CV_NR_f64 CV_LANES
 #define CV_NR_i64 CV_LANES
-/* Depth of a block, a multiple of CV_CHUNK: CV_KC rows of a panel of B take 32 KiB on AVX-512 (the larger part of the
- * first-level cache) and 16 KiB elsewhere. */
-#define CV_KC 256
+/* Largest depth of a block, a multiple of CV_CHUNK. CV_KC rows of a panel of B (64 KiB on AVX-512, 32 KiB elsewhere)
+ * need not fit into the first-level cache, which is fed from the second in time; what they save is passes over
+ * unfinished tiles. Whole K in the second-level cache is slower from about 1024 on. */
+#define CV_KC 512
 /* A tile of A is packed as chunks of CV_CHUNK columns, each with its rows one after the other: copying packs it, every
- * address in a kernel is a constant away from one pointer, and no two rows share a cache set. The last chunk of a tile
- * has the full length too. */
-#define CV_CHUNK 64
+ * address in a kernel is a small constant away from one pointer (one byte in the instruction), and no two rows share a
+ * cache set. The last chunk of a tile has the full length too. */
+#define CV_CHUNK 16
 /* Tiles of few rows compute two panels at once: a single one would wait for the latency of its few chains. More rows
  * would not fit into the registers. */
 #if CV_LANES == 16
@@ -84,9 +85,9 @@ CVM_TYPES(i64, int64_t)
     static void cvm_##name##_##dt##_##ROWS(int64_t depth, const void *pa, const void *pb, int64_t ldb, int64_t next,   \
                                            void *pc, int accumulate, const void *pahead, int64_t ahead_step) {         \
         enum { LANES = CVM_BYTES / sizeof(T), PER = (COLUMNS) / LANES, VECTORS = PER * PANELS };                       \
-        const T *a = pa, *b = pb;                                                                                      \
+        const T *a = (const T *)pa + (ROWS) / 2 * CV_CHUNK, *b = pb; /* the middle row */                              \
         T *c = pc;                                                                                                     \
-        const char *ahead = pahead;                                                                                    \
+        const char *ahead = pahead, *chunk = (const char *)((const T *)pa + (ROWS) * CV_CHUNK); /* the next one */     \
         cvm_##dt acc[ROWS][VECTORS];                                                                                   \
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                                      \
             _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                               \
@@ -102,10 +103,14 @@ CVM_TYPES(i64, int64_t)
                     row[j] = *(const cvm_##dt##_mem *)(b + (j / PER) * next + (j % PER) * LANES);                      \
                 }                                                                                                      \
                 _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                              \
-                    T x = a[i * CV_CHUNK];                                                                             \
+                    T x = a[(i - (ROWS) / 2) * CV_CHUNK];                                                              \
                     _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) acc[i][j] += x * row[j];                \
                 }                                                                                                      \
                 CVM_PREFETCH(ahead);                                                                                   \
+                if (ROWS > CV_WIDE_ROWS) { /* else A is small */                                                       \
+                    __builtin_prefetch(chunk, 0, 3);                                                                   \
+                    chunk += 64;                                                                                       \
+                }                                                                                                      \
                 ahead += ahead_step;                                                                                   \
                 a++;                                                                                                   \
                 b += ldb;                                                                                              \
@@ -120,7 +125,7 @@ CVM_TYPES(i64, int64_t)
     }
 #define CVM_ROLLED "GCC unroll 1"
 #define CVM_UNROLLED "GCC unroll 4"
-#define CVM_FULL(dt, T, ROWS) CVM_KERNEL(dt, T, full, ROWS, CV_NR_##dt, 1, CVM_ROLLED)
+#define CVM_FULL(dt, T, ROWS) CVM_KERNEL(dt, T, full, ROWS, CV_NR_##dt, 1, CVM_UNROLLED)
 #define CVM_HALF(dt, T, ROWS) CVM_KERNEL(dt, T, half, ROWS, CV_NR_##dt / 2, 1, CVM_ROLLED)
 #define CVM_WIDE(dt, T, ROWS) CVM_KERNEL(dt, T, wide, ROWS, CV_NR_##dt, 2, CVM_UNROLLED)
 

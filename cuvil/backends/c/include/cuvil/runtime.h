@@ -19,8 +19,10 @@
  *       Never the memory that cv_scratch gives.
  *   cv_fail(ctx, code, a, b)
  *       Records an error; the first one of a native call wins. a and b are details that the caller's message shows
- *       (CV_EPOWER: a negative exponent; CV_EINDEX: index and extent; CV_ENOMEM: bytes; CV_EHOST: the caller's own
- *       function failed and keeps the error).
+ *       (CV_EPOWER: a negative exponent; CV_EINDEX: index and extent; CV_ENOMEM: bytes; CV_ECHECK: the assertion;
+ *       CV_EHOST: the caller's own function failed and keeps the error).
+ *   cv_failed(ctx)
+ *       Whether an error was recorded; loops of the host program end with it.
  */
 #ifndef CUVIL_RUNTIME_H
 #define CUVIL_RUNTIME_H
@@ -28,7 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CV_OK = 0, CV_EINDEX = 1, CV_ENOMEM = 2, CV_EDOMAIN = 3, CV_EPOWER = 4, CV_EHOST = 5 };
+enum { CV_OK = 0, CV_EINDEX = 1, CV_ENOMEM = 2, CV_EDOMAIN = 3, CV_EPOWER = 4, CV_ECHECK = 5, CV_EHOST = 6 };
 
 typedef struct cv_ctx cv_ctx;
 typedef void (*cv_body)(void *arg, int64_t begin, int64_t end, int worker);
@@ -38,6 +40,7 @@ struct cv_ctx {
     void *(*scratch)(cv_ctx *ctx, int worker, size_t bytes);
     void *(*scratch_shared)(cv_ctx *ctx, size_t bytes);
     void (*fail)(cv_ctx *ctx, int code, int64_t a, int64_t b);
+    int (*failed)(const cv_ctx *ctx);
     const struct cv_microkernels *microkernels; /* microkernel.h */
     int workers;
 };
@@ -49,6 +52,7 @@ static inline int cv_workers(const cv_ctx *ctx) { return ctx->workers; }
 static inline void *cv_scratch(cv_ctx *ctx, int worker, size_t bytes) { return ctx->scratch(ctx, worker, bytes); }
 static inline void *cv_scratch_shared(cv_ctx *ctx, size_t bytes) { return ctx->scratch_shared(ctx, bytes); }
 static inline void cv_fail(cv_ctx *ctx, int code, int64_t a, int64_t b) { ctx->fail(ctx, code, a, b); }
+static inline int cv_failed(const cv_ctx *ctx) { return ctx->failed(ctx); }
 
 /* ---------------------------------------------------------------- the library's own interface (for ctypes) */
 

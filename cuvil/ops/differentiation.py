@@ -50,12 +50,19 @@ class Dual:
     tangent: Value | None = None
 
 
+#: ``pull(F, cotangents, operands)``: a cotangent, or None, for each operand of a step, from those of its results, of
+#: which at least one is not None. Operands with a tangent stand as :class:`Tangent`.
+Pull = Callable[[Builder[Any], Sequence[Value | None], Sequence[Value | None]], Sequence[Value | None]]
+#: ``push(F, operands)``: the tangents of a step's results.
+Push = Callable[[Builder[Any], Sequence[Value | None]], Sequence[Value]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
-    record: OpRecord
     operands: tuple[Value | None, ...]
-    params: dict[str, ParamValue]
     results: tuple[Tangent, ...]
+    pull: Pull
+    push: Push
     origin: Any
 
 
@@ -81,9 +88,23 @@ class Tape(Builder[Any]):
             build = decomposition(record)
             assert build is not None, f"a derivative applies {name} to a tangent, which cannot be transposed"
             return as_results(build(self, *operands, **filled))
+        transpose = record.transpose
         avals, _ = record.infer([None if o is None else self.aval(o) for o in operands], filled)
+
+        def pull(F: Builder[Any], cotangents: Sequence[Value | None], given: Sequence[Value | None]) -> Sequence[Any]:
+            return transpose(F, cotangents[0], given, **filled)
+
+        def push(F: Builder[Any], given: Sequence[Value | None]) -> Sequence[Value]:
+            return F.emit(name, given, filled)
+
+        return self.note(operands, avals, pull, push)
+
+    def note(
+        self, operands: Sequence[Value | None], avals: Sequence[Aval], pull: Pull, push: Push
+    ) -> tuple[Tangent, ...]:
+        """Add a step that is linear in the tangents among its operands; returns those of its results."""
         results = tuple(Tangent(a) for a in avals)
-        self.steps.append(_Step(record, tuple(operands), filled, results, self.origin))
+        self.steps.append(_Step(tuple(operands), results, pull, push, self.origin))
         return results
 
     def constant(self, value: Array) -> Value:
@@ -116,11 +137,7 @@ class Tape(Builder[Any]):
                 continue
             enter(step.origin)
             operands = [o if o is None or isinstance(o, Tangent) else bind(o) for o in step.operands]
-            assert step.record.transpose is not None
-            cotangent = given[0] if len(given) == 1 else given
-            for operand, c in zip(
-                step.operands, step.record.transpose(F, cotangent, operands, **step.params), strict=True
-            ):
+            for operand, c in zip(step.operands, step.pull(F, given, operands), strict=True):
                 if isinstance(operand, Tangent) and c is not None:
                     _accumulate(F, known, operand, fitted(F, c, operand.aval.shape))
         return [known.get(v) for v in variables]
@@ -139,7 +156,7 @@ class Tape(Builder[Any]):
         for step in self.steps:
             enter(step.origin)
             operands = [None if o is None else known[o] if isinstance(o, Tangent) else bind(o) for o in step.operands]
-            known.update(zip(step.results, F.emit(step.record.name, operands, step.params), strict=True))
+            known.update(zip(step.results, step.push(F, operands), strict=True))
         return [known[o] if isinstance(o, Tangent) else o for o in outputs]
 
 

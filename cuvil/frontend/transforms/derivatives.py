@@ -16,9 +16,10 @@ from cuvil.frontend.program import Subprogram, trace_within
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths, leaves_up_to, tree_map
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer
-from cuvil.frontend.transforms.replay import aval_of_operand, builder_here, copying, replay, value_of
+from cuvil.frontend.transforms.differentiate import Backward, Forward
+from cuvil.frontend.transforms.replay import aval_of_operand, builder_here, copying, value_of
 from cuvil.ops.builder import Builder
-from cuvil.ops.differentiation import Dual, Duals, Tape
+from cuvil.ops.differentiation import Dual
 from cuvil.ops.record import Aval
 from cuvil.ops.requirements import format_shape
 from cuvil.ops.transposes import zeros
@@ -133,15 +134,12 @@ class _Linear:
     def __init__(self, point: _Point, fn: Callable[..., Any], name: str) -> None:
         sub = point.trace(fn, name)
         self.F = builder_here()
-        self.tape = Tape(self.F)
+        run = Backward(self.F)
+        self.tape = run.tape
         self.given = point.variables()
         self.variables = [self.tape.variable(a) for _, a in self.given]
         duals = [Dual(value_of(self.F, x, a), t) for (x, a), t in zip(self.given, self.variables, strict=True)]
-
-        def enter(op: Any) -> None:
-            self.tape.origin = op.location
-
-        self.outputs: list[Dual] = replay(sub, self.F, Duals(self.tape), duals, Dual, enter)
+        self.outputs: list[Dual] = run.subprogram(sub, duals)
         self.out_tree = sub.out_tree
         self.out_avals = [self.F.aval(o.value) for o in self.outputs]
 
@@ -359,7 +357,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Tree], tangents: Sequence[Tre
     F = builder_here()
     given = _tangents(F, point, tuple(tangents))
     duals = [Dual(value_of(F, x, a), t) for (x, a), t in zip(point.variables(), given, strict=True)]
-    outputs: list[Dual] = replay(sub, F, Duals(F), duals, Dual, lambda op: None)
+    outputs: list[Dual] = Forward(F).subprogram(sub, duals)
     split = _Split(point, has_aux)
     split.check(sub.out_tree, function_name(fun))
     out, aux = split(sub.out_tree.unflatten(wrap(F, o.value) for o in outputs))

@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cuvil.frontend.dispatch import asoperand, wrap
 from cuvil.frontend.program import trace_within
 from cuvil.frontend.pytree import broadcast_prefix, flatten, leaf_paths
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import current_trace
 from cuvil.frontend.transforms.derivatives import function_name, parameter_names, parameter_path
-from cuvil.frontend.transforms.replay import aval_of_operand, builder_here, replay, value_of
+from cuvil.frontend.transforms.mapped import Mapped
+from cuvil.frontend.transforms.replay import aval_of_operand, builder_here, value_of
 from cuvil.ops.builder import Builder
 from cuvil.ops.record import Aval, Obligation
 from cuvil.ops.requirements import format_shape
-from cuvil.ops.vectorisation import Batched, Examples, with_axis
+from cuvil.ops.vectorisation import Batched, with_axis
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, AxisError, CuvilError, ShapeError
 from cuvil.symbolic import Dim
 
@@ -99,20 +102,25 @@ def vmap(fun: Callable[..., Any], in_axes: AxesTree = 0, out_axes: AxesTree = 0)
             None if axis is None else _mapped(leaf, axis, path, name)
             for leaf, axis, path in zip(leaves, axes, paths, strict=True)
         ]
-        examples = [m for m in given if m is not None]
-        size = _common_size(examples, name)
+        size = _common_size([m for m in given if m is not None], name)
+        # Arrays that the examples share are traced too, so that one example's index may index them.
+        shared = [m is None and isinstance(leaf, np.ndarray) for leaf, m in zip(leaves, given, strict=True)]
+        traced = [m is not None or s for m, s in zip(given, shared, strict=True)]
 
         def of_one(*one: Any) -> Any:
             it = iter(one)
-            filled = tree.unflatten(leaf if m is None else next(it) for leaf, m in zip(leaves, given, strict=True))
-            return fun(*filled, **kwargs)
+            return fun(*tree.unflatten(next(it) if t else x for x, t in zip(leaves, traced, strict=True)), **kwargs)
 
-        _, positions = flatten(tuple(range(len(examples))))
-        sub = trace_within(of_one, positions, [m.example for m in examples], weak=[None] * len(examples), name=name)
         F = builder_here()
-        outputs: list[Batched] = replay(
-            sub, F, Examples(F, size), [m.fronted(F) for m in examples], Batched, lambda op: None
-        )
+        avals: list[Aval] = []
+        values: list[Batched] = []
+        for leaf, m, t in zip(leaves, given, traced, strict=True):
+            if t:
+                avals.append(aval_of_operand(asoperand(leaf)) if m is None else m.example)
+                values.append(Batched(value_of(F, asoperand(leaf), avals[-1])) if m is None else m.fronted(F))
+        _, positions = flatten(tuple(range(len(avals))))
+        sub = trace_within(of_one, positions, avals, weak=[None] * len(avals), name=name)
+        outputs: list[Batched] = Mapped(F, size).subprogram(sub, values)
         places = broadcast_prefix(out_axes, sub.out_tree, "out_axes")
         results = [
             wrap(F, _placed(F, o, axis, size, path, name))

@@ -138,6 +138,15 @@ def joined(name: str) -> Rule:
 # -------------------------------------------------------------------------------------------- contractions
 
 
+def stacked(name: str) -> Rule:
+    """An op on matrices whose leading axes broadcast, or on elements."""
+
+    def rule(F: Builder[Any], operands: Operands, own: Own, size: Dim, **params: ParamValue) -> Results:
+        return F.emit(name, aligned(F, operands, own), dict(params))
+
+    return rule
+
+
 def matmul(F: Builder[Any], operands: Operands, own: Own, size: Dim) -> Results:
     return [F.matmul(*aligned(F, operands, own))]
 

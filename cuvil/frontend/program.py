@@ -11,6 +11,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from cuvil.frontend.dispatch import TraceBuilder, asoperand, materialise
+from cuvil.frontend.einops_backend import teach_einops
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.source import name_user_line
 from cuvil.frontend.tracer import Guard, Missing, Trace, Tracer, current_trace, tracing
@@ -54,6 +55,7 @@ def trace_within(
 
 def _run(t: Trace, fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[TreeDef, list[SSAValue]]:
     """What ``fn`` returns under a trace: its structure and the values of its leaves."""
+    teach_einops()
     with tracing(t):
         try:
             result = fn(*args, **kwargs)

@@ -297,6 +297,29 @@ class Tracer:
     def device(self) -> str:
         return "cpu"
 
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tracer:
+        """The array itself: there is one device.
+
+        Raises:
+            TracingError: another device than "cpu".
+        """
+        if device != "cpu":
+            raise TracingError(f"there is no device {device!r}; the only device is 'cpu'{at_user_line()}")
+        return self
+
+    @property
+    def real(self) -> Tracer:
+        return _method("real")(self)
+
+    @property
+    def imag(self) -> Tracer:
+        return _method("imag")(self)
+
+    def conj(self) -> Tracer:
+        return _method("conj")(self)
+
+    conjugate = conj
+
     @property
     def T(self) -> Tracer:
         return _method("transpose")(self)

@@ -1,4 +1,4 @@
-"""``cuvil.numpy`` with each function wrapped in ``jit``: a namespace for the array API's test suite.
+"""``cuvil.numpy`` with each function wrapped in ``jit``: ``xp`` is a namespace for the array API's test suite.
 
 Every call is compiled for the shapes and static arguments that it has and runs on the backend that
 ``CUVIL_CONFORMANCE_BACKEND`` names (``c`` by default). Functions whose results have data-dependent sizes, that make
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -29,6 +28,10 @@ PLAIN = frozenset(
         "unique_inverse", "unique_values", "at", "broadcast_shapes", "shape", "size", "ndim", "dtype",
     }
 )  # fmt: skip
+
+
+#: Arguments whose values decide the size of the result, so that they are known when the call is traced.
+STATIC = {"repeat": 1}
 
 
 class _Hole:
@@ -62,7 +65,8 @@ def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         arrays: list[np.ndarray] = []
-        punched = _punch(args, arrays)
+        known = STATIC.get(function.__name__)
+        punched = tuple(a if k == known else _punch(a, arrays) for k, a in enumerate(args))
         named = {k: _punch(v, arrays) for k, v in kwargs.items()}
 
         def traced(*given: Any) -> Any:
@@ -87,7 +91,5 @@ def _wrapped(source: Any, name: str) -> ModuleType:
     return module
 
 
-xp = _wrapped(cnp, __name__)
+xp = _wrapped(cnp, "cuvil_jitted")
 xp.__array_api_version__ = cnp.__array_api_version__  # type: ignore[attr-defined]
-xp.jitted = jitted  # type: ignore[attr-defined]
-sys.modules[__name__] = xp

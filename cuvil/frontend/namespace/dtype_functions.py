@@ -11,7 +11,7 @@ from cuvil.dtypes import DType, bfloat16, can_cast_safely
 from cuvil.frontend.dispatch import asoperand, dtype_of, result_dtype
 from cuvil.frontend.namespace.arguments import DTypeLike, as_dtype
 from cuvil.frontend.source import at_user_line
-from cuvil.support.errors import ArgumentError
+from cuvil.support.errors import ArgumentError, DTypeError
 
 
 def _is_dtype(x: Any) -> bool:
@@ -42,14 +42,44 @@ def can_cast(from_: Any, to: DTypeLike, /) -> bool:
     return can_cast_safely(as_dtype(from_) if _is_dtype(from_) else dtype_of(asoperand(from_)), as_dtype(to))
 
 
-def finfo(dtype: Any, /) -> Any:
-    """Precision and range of a float dtype (or of an array's), as NumPy's or ml_dtypes' finfo object.
+class FloatInfo:
+    """Precision and range of a float dtype, or of the parts of a complex one, as Python numbers.
 
-    >>> float(finfo("float32").eps)
-    1.1920928955078125e-07
+    What the standard does not have (``nmant``, ``resolution``, ...) is NumPy's or ml_dtypes' finfo's.
     """
-    dt = as_dtype(dtype) if _is_dtype(dtype) else dtype_of(asoperand(dtype))
-    return ml_dtypes.finfo(dt.numpy) if dt is bfloat16 else np.finfo(dt.numpy)
+
+    def __init__(self, dt: DType) -> None:
+        part = dt.part
+        self._source: Any = ml_dtypes.finfo(part.numpy) if part is bfloat16 else np.finfo(part.numpy)
+        self.bits: int = part.bits
+        self.eps = float(self._source.eps)
+        self.max = float(self._source.max)
+        self.min = float(self._source.min)
+        self.smallest_normal = self.tiny = float(self._source.smallest_normal)
+        self.dtype: np.dtype[Any] = part.numpy
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    def __repr__(self) -> str:
+        return f"finfo(dtype={self.dtype}, eps={self.eps}, min={self.min}, max={self.max})"
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """Precision and range of a float dtype (or of an array's); those of the parts of a complex one.
+
+    Raises:
+        DTypeError: a dtype of integers or bool.
+
+    >>> finfo("float32").eps, finfo("complex64").bits
+    (1.1920928955078125e-07, 32)
+    """
+    dt = as_dtype(type) if _is_dtype(type) else dtype_of(asoperand(type))
+    if not (dt.is_float or dt.is_complex):
+        raise DTypeError(f"finfo: {dt.name} is no float{at_user_line()}; use iinfo for integers")
+    return FloatInfo(dt)
 
 
 def iinfo(dtype: Any, /) -> Any:

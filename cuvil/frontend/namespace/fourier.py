@@ -64,7 +64,7 @@ def _run(op: str, x: Any, n: Any, axis: int, norm: str, default: Dim | None = No
     return apply(op, x, n=size, axis=a, norm=choice(norm, NORMS, f"{op}: norm"))
 
 
-def fft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
+def fft(x: ArrayLike, /, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
     """The discrete Fourier transform along an axis, in the precision of ``x``; ``n`` cuts or pads the signal first.
 
     Raises:
@@ -76,7 +76,7 @@ def fft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward
     return _run("fft", _complex(x), n, axis, norm)
 
 
-def ifft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
+def ifft(x: ArrayLike, /, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
     """The inverse of :func:`fft`.
 
     >>> ifft([2.0, 0.0]).tolist()
@@ -85,7 +85,7 @@ def ifft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backwar
     return _run("ifft", _complex(x), n, axis, norm)
 
 
-def rfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
+def rfft(x: ArrayLike, /, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
     """The transform of a real signal: its frequencies 0 to ``n // 2``.
 
     Raises:
@@ -97,7 +97,7 @@ def rfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backwar
     return _run("rfft", _real("rfft", x), n, axis, norm)
 
 
-def irfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
+def irfft(x: ArrayLike, /, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
     """The inverse of :func:`rfft`: a real signal of size ``n``, by default twice the frequencies less two.
 
     >>> irfft([3.0, 0.0], n=3).tolist()
@@ -108,7 +108,7 @@ def irfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backwa
     return _run("irfft", given, n, axis, norm, 2 * (shape_of(given)[a] - 1))
 
 
-def hfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
+def hfft(x: ArrayLike, /, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
     """The real transform of a signal that is Hermitian in time.
 
     >>> hfft([1.0, 0.0]).tolist()
@@ -117,7 +117,7 @@ def hfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backwar
     return irfft(conj(_complex(x)), n=n, axis=axis, norm=_OPPOSITE[choice(norm, NORMS, "hfft: norm")])
 
 
-def ihfft(x: ArrayLike, /, *, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
+def ihfft(x: ArrayLike, /, n: Any = None, axis: int = -1, norm: str = "backward") -> AnyArray:
     """The inverse of :func:`hfft`.
 
     >>> ihfft([1.0, 1.0]).shape
@@ -141,7 +141,7 @@ def _several(name: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
     return [(a, shape_of(x)[a] if n == -1 else n) for a, n in zip(over, sizes, strict=True)]
 
 
-def fftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
+def fftn(x: ArrayLike, /, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
     """:func:`fft` along several axes, by default all of them.
 
     >>> fftn([[1.0, 1.0], [1.0, 1.0]]).tolist()
@@ -153,7 +153,7 @@ def fftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, n
     return out
 
 
-def ifftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
+def ifftn(x: ArrayLike, /, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
     """:func:`ifft` along several axes, by default all of them.
 
     >>> ifftn([[4.0, 0.0], [0.0, 0.0]]).tolist()
@@ -165,7 +165,7 @@ def ifftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, 
     return out
 
 
-def rfftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
+def rfftn(x: ArrayLike, /, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
     """:func:`rfft` along the last of several axes, :func:`fft` along the others.
 
     >>> rfftn([[1.0, 1.0], [1.0, 1.0]]).shape
@@ -182,7 +182,7 @@ def rfftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, 
     return out
 
 
-def irfftn(x: ArrayLike, /, *, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
+def irfftn(x: ArrayLike, /, s: Any = None, axes: Sequence[int] | None = None, norm: str = "backward") -> AnyArray:
     """The inverse of :func:`rfftn`.
 
     >>> irfftn([[4.0, 0.0], [0.0, 0.0]]).shape
@@ -203,7 +203,7 @@ def _frequencies(values: Any, dtype: DTypeLike, device: Any) -> AnyArray:
     return asarray(values.astype(as_dtype(dtype or float32).numpy))
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: Any = None) -> AnyArray:
+def fftfreq(n: int, /, d: float = 1.0, dtype: DTypeLike = None, device: Any = None) -> AnyArray:
     """The frequencies of :func:`fft` for ``n`` samples that are ``d`` apart, float32 by default.
 
     >>> fftfreq(4).tolist()
@@ -212,7 +212,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: Any =
     return _frequencies(np.fft.fftfreq(as_int(n, "n"), d), dtype, device)
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: Any = None) -> AnyArray:
+def rfftfreq(n: int, /, d: float = 1.0, dtype: DTypeLike = None, device: Any = None) -> AnyArray:
     """The frequencies of :func:`rfft` for ``n`` samples that are ``d`` apart, float32 by default.
 
     >>> rfftfreq(4).tolist()
@@ -221,7 +221,7 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: Any 
     return _frequencies(np.fft.rfftfreq(as_int(n, "n"), d), dtype, device)
 
 
-def fftshift(x: ArrayLike, /, *, axes: Any = None) -> AnyArray:
+def fftshift(x: ArrayLike, /, axes: Any = None) -> AnyArray:
     """Axes rolled so that frequency 0 is in the middle.
 
     >>> fftshift([0, 1, -2, -1]).tolist()
@@ -232,7 +232,7 @@ def fftshift(x: ArrayLike, /, *, axes: Any = None) -> AnyArray:
     return roll(given, tuple(shape_of(given)[a] // 2 for a in over), over) if over else given
 
 
-def ifftshift(x: ArrayLike, /, *, axes: Any = None) -> AnyArray:
+def ifftshift(x: ArrayLike, /, axes: Any = None) -> AnyArray:
     """The inverse of :func:`fftshift`.
 
     >>> ifftshift([-2, -1, 0, 1]).tolist()

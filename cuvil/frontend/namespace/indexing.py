@@ -19,7 +19,7 @@ from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer
 from cuvil.ops.record import Shape
 from cuvil.ops.requirements import format_shape
-from cuvil.support.errors import ArgumentTypeError, IndexOutOfBoundsError, ShapeError, TracingError, UnsupportedError
+from cuvil.support.errors import ArgumentTypeError, IndexOutOfBoundsError, ShapeError, TracingError
 from cuvil.symbolic import Dim, Expr, product
 
 #: What happens to an index outside of its axis; NumPy's "raise" is another name of "error".
@@ -42,11 +42,18 @@ class _Fancy:
 
 
 @dataclass(frozen=True)
+class _Whether:
+    """A single bool: a new axis of size 1 or 0, which counts as an array of indices for where their axes go."""
+
+    value: bool
+
+
+@dataclass(frozen=True)
 class _NewAxis:
     """A None in an index expression."""
 
 
-_Part = int | Expr | slice | _NewAxis | _Fancy
+_Part = int | Expr | slice | _NewAxis | _Whether | _Fancy
 
 
 def _fancy_parts(entry: Any, sizes: Sequence[Dim]) -> list[_Part]:
@@ -68,8 +75,6 @@ def _fancy_parts(entry: Any, sizes: Sequence[Dim]) -> list[_Part]:
             f"{at_user_line()}. Use cuvil.numpy.where(mask, x, other), multiply by the mask, or x.at[...] with where;"
             " a mask that is known before the call can be a NumPy array."
         )
-    if array.ndim == 0:
-        raise UnsupportedError(f"a single bool as an index is not supported{at_user_line()}; use x[None] or x[:0]")
     for n, d in zip(array.shape, sizes[: array.ndim], strict=False):
         if isinstance(d, int) and d != n:
             raise IndexOutOfBoundsError(
@@ -81,7 +86,7 @@ def _fancy_parts(entry: Any, sizes: Sequence[Dim]) -> list[_Part]:
 
 def _axes_of(entry: Any) -> int:
     """How many axes an entry of an index consumes."""
-    if entry is None or entry is Ellipsis:
+    if entry is None or entry is Ellipsis or isinstance(entry, (bool, np.bool_)):
         return 0
     if isinstance(entry, (list, np.ndarray)):
         array = np.asarray(entry)
@@ -110,6 +115,11 @@ def _parts(index: Any, source: Shape) -> list[_Part]:
         if entry is None:
             parts.append(_NewAxis())
             continue
+        if isinstance(entry, (bool, np.bool_)) or (
+            isinstance(entry, np.ndarray) and entry.dtype == bool and not entry.ndim
+        ):
+            parts.append(_Whether(bool(entry)))
+            continue
         parts.extend(_entry_parts(entry, source[axis:]))
         axis += max(_axes_of(entry), 1)
     return parts
@@ -118,8 +128,6 @@ def _parts(index: Any, source: Shape) -> list[_Part]:
 def _entry_parts(entry: Any, sizes: Sequence[Dim]) -> list[_Part]:
     if isinstance(entry, (slice, Expr)):
         return [entry]
-    if isinstance(entry, (bool, np.bool_)):
-        return _fancy_parts(np.asarray(entry), sizes)
     if isinstance(entry, (int, np.integer)):
         return [int(entry)]
     if isinstance(entry, (Tracer, np.ndarray, list)) or hasattr(entry, "__array__"):
@@ -183,6 +191,11 @@ def getitem(x: ArrayLike, index: Any, *, mode: str = "error", fill: Any = 0) -> 
     axis = 0
     for k, part in enumerate(parts):
         if isinstance(part, _NewAxis):
+            shape.append(1)
+            continue
+        if isinstance(part, _Whether):
+            places.append((k, len(shape)))
+            arrays.append((len(shape), np.zeros(int(part.value), np.int64)))
             shape.append(1)
             continue
         d = source[axis]
@@ -349,6 +362,9 @@ def _updated(x: Any, index: Any, values: ArrayLike, op: str, mode: str) -> AnyAr
     name = _mode(mode)
     source = shape_of(x)
     updates = cast(asoperand(values), dtype_of(x))
+    mask = _traced_mask(index)
+    if mask is not None:
+        return _masked(x, mask, updates, op)
     direct = _direct(index, source)
     if direct is not None:
         axes, indices, rest = direct
@@ -369,6 +385,37 @@ def _updated(x: Any, index: Any, values: ArrayLike, op: str, mode: str) -> AnyAr
     target = shape_of(positions)
     flat = apply("scatter", ravel(x), broadcast_to(_fitting(updates, target), target), positions, op=op, mode=name)
     return reshaped(flat, source)
+
+
+def _traced_mask(index: Any) -> Tracer | None:
+    """The traced bool array that an index is, alone or before an ellipsis."""
+    entries: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    if len(entries) == 2 and entries[1] is Ellipsis:
+        entries = entries[:1]
+    (first,) = entries if len(entries) == 1 else (None,)
+    return first if isinstance(first, Tracer) and dtype_of(first).is_bool else None
+
+
+_UPDATES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+
+
+def _masked(x: Any, mask: Tracer, updates: Any, op: str) -> AnyArray:
+    """Elements changed where a mask holds: one value for all of them, since how many there are is not known."""
+    source, selected, given = shape_of(x), shape_of(mask), shape_of(updates)
+    rest = len(source) - len(selected)
+    if rest < 0 or not selected:
+        raise IndexOutOfBoundsError(
+            f"a traced bool index of shape {format_shape(selected)} does not select from {format_shape(source)}"
+            f"{at_user_line()}"
+        )
+    if len(given) > rest:
+        raise TracingError(
+            f"at[mask] with a traced mask takes one value for all elements that it selects, got values of shape"
+            f" {format_shape(given)}{at_user_line()}: how many elements there are is only known when the compiled"
+            " function runs. Use cuvil.numpy.where(mask, values, x) with a value for each place."
+        )
+    changed = updates if op == "set" else apply(_UPDATES[op], x, updates)
+    return apply("where", reshaped(mask, (*selected, *(1,) * rest)), broadcast_to(changed, source), x)
 
 
 def _past_end(positions: Any, total: Dim) -> AnyArray:
@@ -402,7 +449,7 @@ def _direct(index: Any, source: Shape) -> tuple[tuple[int, ...], list[Any], tupl
     indices: list[Any] = []
     rest: list[int] = []
     for axis, part in enumerate(parts):
-        if isinstance(part, _NewAxis):
+        if isinstance(part, (_NewAxis, _Whether)):
             return None
         if isinstance(part, _Fancy):
             axes.append(axis)

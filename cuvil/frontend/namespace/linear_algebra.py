@@ -160,7 +160,7 @@ def solve(x1: ArrayLike, x2: ArrayLike, /) -> AnyArray:
     return apply("solve", a, b)
 
 
-def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
+def qr(x: ArrayLike, /, mode: str = "reduced") -> QRResult:
     """Orthonormal columns times an upper triangle; "complete" has square columns.
 
     >>> qr([[1.0, 0.0], [0.0, 1.0]]).R.shape
@@ -169,7 +169,7 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     return QRResult(*apply("qr", *_analysed(x), mode=choice(mode, ("reduced", "complete"), "qr: mode")))
 
 
-def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
+def svd(x: ArrayLike, /, full_matrices: bool = True) -> SVDResult:
     """The singular value decomposition ``U @ diag(S) @ Vh``, S in descending order.
 
     >>> svd([[3.0, 0.0], [0.0, 4.0]]).S.tolist()
@@ -319,6 +319,33 @@ def vector_norm(x: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, o
     return pow(sum(pow(size, float(ord)), axis=axes, keepdims=keepdims), 1.0 / float(ord))
 
 
+def norm(x: ArrayLike, /, ord: Any = None, axis: Any = None, keepdims: bool = False) -> AnyArray:
+    """NumPy's norm: of all elements by default, of vectors along one axis, of matrices along two.
+
+    Without an axis an array of rank 2 with an order is a matrix.
+
+    Raises:
+        ArgumentError: another order, or an order for an array of rank above 2 without an axis.
+
+    >>> norm([3.0, 4.0]).tolist(), norm([[3.0, 0.0], [0.0, 4.0]], ord=2).tolist()
+    (5.0, 4.0)
+    """
+    given = operand(x)
+    rank = len(shape_of(given))
+    if axis is None and ord is None:
+        out = vector_norm(given)
+        return reshaped(out, (1,) * rank) if keepdims else out
+    if axis is None and rank > 2:
+        raise ArgumentError(f"norm: order {ord!r} of an array of rank {rank} needs an axis or two{at_user_line()}")
+    axes = some_axes(axis, rank)
+    if len(axes) == 1:
+        return vector_norm(given, axis=axes[0], keepdims=keepdims, ord=2 if ord is None else ord)
+    if len(axes) != 2:
+        raise ArgumentError(f"norm: {len(axes)} axes{at_user_line()}; expected one for vectors or two for matrices")
+    out = matrix_norm(moveaxis(given, axes, (-2, -1)), ord="fro" if ord is None else ord)
+    return reshaped(out, tuple(1 if a in axes else d for a, d in enumerate(shape_of(given)))) if keepdims else out
+
+
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> AnyArray:
     """The elements of diagonal ``offset`` of the last two axes.
 
@@ -378,6 +405,6 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> AnyArray:
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
-    "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
+    "matrix_rank", "matrix_transpose", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot",
     "trace", "vecdot", "vector_norm",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from cuvil.frontend.tracer import Tracer
 from cuvil.ops.record import Shape
 from cuvil.ops.requirements import Requirements, format_shape
 from cuvil.ops.shape_rules import broadcast
-from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, ShapeError
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, CuvilError, ShapeError, TracingError
 from cuvil.symbolic import Dim, dim_min, exact_div, floordiv, product
 
 
@@ -264,7 +264,7 @@ def broadcast_shapes(*shapes: ShapeLike) -> Shape:
         raise type(error)(f"{error}{at_user_line()}") from None
 
 
-def broadcast_arrays(*arrays: ArrayLike) -> tuple[AnyArray, ...]:
+def broadcast_arrays(*arrays: ArrayLike) -> list[AnyArray]:
     """Arrays broadcast to one shape, each with its own dtype.
 
     >>> [a.tolist() for a in broadcast_arrays([1, 2], [[3]])]
@@ -272,7 +272,7 @@ def broadcast_arrays(*arrays: ArrayLike) -> tuple[AnyArray, ...]:
     """
     given = [operand(x) for x in arrays]
     target = broadcast_shapes(*(shape_of(x) for x in given))
-    return tuple(broadcast_to(x, target) for x in given)
+    return [broadcast_to(x, target) for x in given]
 
 
 # ------------------------------------------------------------------------------------- joining and splitting
@@ -564,6 +564,9 @@ def repeat(x: ArrayLike, repeats: Any, /, axis: int | None = None) -> AnyArray:
 
     ``repeats`` is one count, or a concrete array with a count per element of the axis.
 
+    Raises:
+        TracingError: traced counts: the size of the result would not be known.
+
     >>> repeat([1, 2], 2).tolist(), repeat([1, 2], [0, 3]).tolist()
     ([1, 1, 2, 2], [2, 2, 2])
     """
@@ -571,6 +574,12 @@ def repeat(x: ArrayLike, repeats: Any, /, axis: int | None = None) -> AnyArray:
     if axis is None:
         given, axis = ravel(given), 0
     a = one_axis(axis, len(shape_of(given)))
+    if isinstance(repeats, Tracer):
+        raise TracingError(
+            f"repeat: the counts are the traced array {repeats!r}, so the size of the result depends on values"
+            f"{at_user_line()}. Pass them as a static argument (static_argnames=...), or as a NumPy array that the"
+            " function captures."
+        )
     if isinstance(repeats, (tuple, list, np.ndarray)) and np.ndim(repeats) == 1:
         counts = np.asarray(repeats)
         length = shape_of(given)[a]

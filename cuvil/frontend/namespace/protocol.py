@@ -12,7 +12,7 @@ import numpy as np
 from cuvil.dtypes import float64, int64
 from cuvil.frontend.dispatch import asoperand, dtype_of, elementwise, is_traced, result_dtype, weak_type
 from cuvil.frontend.missing import missing_call, nearest
-from cuvil.frontend.namespace import functions
+from cuvil.frontend.namespace import fourier, functions, linear_algebra
 from cuvil.frontend.namespace.arguments import AnyArray
 from cuvil.frontend.namespace.indexing import getitem
 from cuvil.frontend.source import at_user_line
@@ -98,9 +98,11 @@ def _unsupported(what: str, name: str) -> UnsupportedError:
     )
 
 
-def _call(what: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
-    """A function of the namespace called in NumPy's name."""
-    function = FUNCTIONS.get(name)
+def _call(
+    what: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None = None
+) -> AnyArray:
+    """A function of the namespace, or of one of its extensions, called in NumPy's name."""
+    function = FUNCTIONS.get(name) if function is None else function
     if function is None:
         raise _unsupported(what, name)
     try:
@@ -160,10 +162,13 @@ def function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray
 
 def _function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyArray:
     name: str = fn.__name__
-    if getattr(np, name, None) is not fn:
-        module = str(getattr(fn, "__module__", "numpy")).removeprefix("numpy").lstrip(".")
-        raise _unsupported(f"{module}.{name}" if module else name, name)
-    return _call(name, name, args, kwargs)
+    if getattr(np, name, None) is fn:
+        return _call(name, name, args, kwargs)
+    for module, path, found in ((np.linalg, "linalg", LINALG), (np.fft, "fft", FFT)):
+        if getattr(module, name, None) is fn:
+            return _call(f"{path}.{name}", f"{path}.{name}", args, kwargs, found.get(name))
+    module = str(getattr(fn, "__module__", "numpy")).removeprefix("numpy").lstrip(".")
+    raise _unsupported(f"{module}.{name}" if module else name, name)
 
 
 _NAMESPACE: list[ModuleType] = []
@@ -190,6 +195,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: value for name, value in vars(functions).items() if callable(value) and not name.startswith("_")
 }
 
+LINALG: dict[str, Callable[..., Any]] = {name: getattr(linear_algebra, name) for name in linear_algebra.__all__}
+FFT: dict[str, Callable[..., Any]] = {name: getattr(fourier, name) for name in fourier.__all__}
+
 METHODS.update(
     {
         "binary": binary,
@@ -203,6 +211,7 @@ METHODS.update(
             for name in (
                 "transpose", "matrix_transpose", "at", "astype", "reshape", "squeeze", "swapaxes",
                 "sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "cumulative_sum",
+                "real", "imag", "conj", "arange", "stack", "tile", "concat", "expand_dims", "einsum",
             )
         },
     }

@@ -279,7 +279,7 @@ def allclose(a: ArrayLike, b: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8,
 
 
 def diff(
-    x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
+    x: ArrayLike, /, n: int = 1, axis: int = -1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
 ) -> AnyArray:
     """The differences of neighbours along an axis, taken ``n`` times; of bool, whether they differ.
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cuvil
 import cuvil.numpy as cnp
-from cuvil.support.errors import IndexOutOfBoundsError, TracingError, UnsupportedError
+from cuvil.frontend.namespace.indexing import getitem
+from cuvil.support.errors import IndexOutOfBoundsError, ShapeError, TracingError
 from cuvil.symbolic import symbol
 from tests.frontend.tracing import assert_same, run_again, run_traced, symbolic_shape, traced
 
@@ -165,7 +167,6 @@ def test_errors_name_the_users_line() -> None:
         raised_line(TracingError, "size depends on values", lambda a: a[a > 1], x),
         raised_line(TracingError, "slice bound is the traced array", lambda a, n: a[:n], x, np.int64(2)),
         raised_line(TypeError, "arrays used as indices must be of integers", lambda a: a[np.array([0.5])], x),
-        raised_line(UnsupportedError, "a single bool", lambda a: a[True], x),
         raised_line(TypeError, "got str", lambda a: a["key"], x),
         raised_line(TracingError, "cannot be changed in place", lambda a: a.__setitem__(0, 1), x),
     ):
@@ -201,6 +202,122 @@ def test_at_updates(data: st.DataObject) -> None:
     assert_same(fn(x, values), expected)
     assert_same(run_traced(fn, x, values), expected)
     assert_same(run_traced(fn, x, values, shapes=[symbolic_shape(shape), np.shape(values)]), expected)
+
+
+@st.composite
+def mixed_indices(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """An index of every kind of part that NumPy has: masks of one axis or several, single bools, integer dtypes."""
+    parts: list[Any] = []
+    axis = 0
+    lead = draw(st.sampled_from([(), (2,), (3, 1)]))
+    while axis < len(shape) and draw(st.integers(0, 6)):
+        d = shape[axis]
+        kind = draw(st.sampled_from(["slice", "int", "array", "mask", "mask2", "bool", "new", "list"]))
+        if kind in ("int", "array", "list") and not d:
+            kind = "slice"
+        if kind == "bool":
+            parts.append(draw(st.sampled_from([True, False, np.True_, np.array(True)])))
+        elif kind == "new":
+            parts.append(None)
+        elif kind == "mask2" and axis + 1 < len(shape):
+            bits = draw(st.lists(st.booleans(), min_size=d * shape[axis + 1], max_size=d * shape[axis + 1]))
+            parts.append(np.array(bits, bool).reshape(d, shape[axis + 1]))
+            axis += 2
+        else:
+            if kind in ("mask", "mask2"):
+                parts.append(np.array(draw(st.lists(st.booleans(), min_size=d, max_size=d)), bool))
+            elif kind == "int":
+                parts.append(draw(st.integers(-d, d - 1)))
+            elif kind == "slice":
+                parts.append(
+                    slice(
+                        draw(st.sampled_from(BOUNDS)),
+                        draw(st.sampled_from(BOUNDS)),
+                        draw(st.sampled_from([None, 2, -1])),
+                    )
+                )
+            else:
+                size = int(np.prod(lead))
+                dt = draw(st.sampled_from([np.int64, np.int32, np.int8, np.uint8]))
+                low = 0 if dt is np.uint8 else -d
+                values = np.array(draw(st.lists(st.integers(low, d - 1), min_size=size, max_size=size)), dt).reshape(
+                    lead
+                )
+                parts.append(values.tolist() if kind == "list" and lead == (2,) else values)
+            axis += 1
+    if draw(st.integers(0, 3)) == 0:
+        # Behind the masks, which have the sizes of the axes that they stand at.
+        masks = [k + 1 for k, p in enumerate(parts) if isinstance(p, np.ndarray) and p.dtype == bool and p.ndim]
+        parts.insert(draw(st.integers(max(masks, default=0), len(parts))), Ellipsis)
+    return tuple(parts)
+
+
+@given(data=st.data())
+def test_every_kind_of_index(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple))
+    index = data.draw(mixed_indices(shape))
+    x = counted(*shape)
+    try:
+        expected = x[index]
+    except IndexError:  # arrays that do not broadcast, more masks than axes
+        with pytest.raises((IndexError, ShapeError)):
+            getitem(x, index)
+        return
+    try:
+        assert_same(getitem(x, index), expected)
+    except IndexOutOfBoundsError:  # NumPy lets an index outside pass where nothing is taken
+        assert not expected.size
+        return
+    assert_same(run_traced(lambda a: a[index], x), expected)
+    written = x.copy()
+    written[index] = 7
+    assert_same(run_traced(lambda a: a.at[index].set(7.0), x), written)
+
+
+def test_indices_run_in_compiled_code() -> None:
+    """Many indices in one program: basic ones, arrays, masks, traced integers, new axes, and updates through them."""
+    rng = np.random.default_rng(5)
+    x = counted(4, 3, 5)
+    i, j = np.array([[0, -1], [2, 1]]), np.array([1, -2])
+    mask = rng.random((4, 3)) < 0.5
+    indices: list[Any] = [
+        1, -2, slice(None, None, -1), (..., -1), (slice(1, -1), None, slice(4, None, -2)), (i, 0), (slice(None), j, i),
+        (i[..., None], slice(None), j), mask, (mask, j[0]), (slice(None), [True, False, True]), (None, True, ..., j),
+        (j, slice(None), j), (False,), (slice(3, 1), 0), np.uint8(3),
+    ]  # fmt: skip
+
+    def fn(a: Any, k: Any) -> Any:
+        read = [a[index] for index in indices] + [a[k], a[:, k % 3, 1], a[k, ..., k]]
+        written = [a.at[index].add(1.0) for index in (1, (i, 0), (slice(None), j), mask, (slice(None, None, 2), j))]
+        return read + written + [a.at[a > 3].set(0.0), a.at[k].max(30.0), a.at[mask, :].multiply(2.0)]
+
+    k = np.array([2, 0])
+    got = cuvil.jit(fn)(x, k)
+    read = [x[index] for index in indices] + [x[k], x[:, k % 3, 1], x[k, ..., k]]
+    written: list[Any] = []
+    for index in (1, (i, 0), (slice(None), j), mask, (slice(None, None, 2), j)):
+        y = x.copy()
+        np.add.at(y, index, 1)
+        written.append(y)
+    top = x.copy()
+    top[k] = np.maximum(top[k], 30)
+    wanted = [*read, *written, np.where(x > 3, np.float32(0), x), top, np.where(mask[..., None], x * 2, x)]
+    for g, w in zip(got, wanted, strict=True):
+        assert_same(g, w)
+
+
+def test_traced_masks() -> None:
+    x = counted(3, 4)
+    rows = np.array([True, False, True])
+    assert_same(run_traced(lambda a: a.at[a > 5].set(-1.0), x), np.where(x > 5, np.float32(-1), x))
+    assert_same(run_traced(lambda a, m: a.at[m].add(a[0]), x, rows), np.where(rows[:, None], x + x[0], x))
+    assert_same(run_traced(lambda a, m: a.at[m, ...].min(2.0), x, rows), np.where(rows[:, None], np.minimum(x, 2), x))
+    with pytest.raises(TracingError, match="takes one value for all"):
+        run_traced(lambda a, m: a.at[m].set(np.ones((2, 4), np.float32)), x, rows)
+    with pytest.raises(IndexError, match="traced bool index of shape"):
+        run_traced(lambda a: a.at[a[None] > 1].set(0.0), x)
+    with pytest.raises(TracingError, match="size depends on values"):
+        run_traced(lambda a: a[a > 1], x)
 
 
 def test_at_modes() -> None:

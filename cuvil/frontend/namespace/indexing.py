@@ -53,7 +53,12 @@ class _NewAxis:
     """A None in an index expression."""
 
 
-_Part = int | Expr | slice | _NewAxis | _Whether | _Fancy
+@dataclass(frozen=True)
+class _Gap:
+    """An ellipsis that stands for no axis: it still keeps arrays on its two sides apart."""
+
+
+_Part = int | Expr | slice | _NewAxis | _Whether | _Gap | _Fancy
 
 
 def _fancy_parts(entry: Any, sizes: Sequence[Dim]) -> list[_Part]:
@@ -108,12 +113,13 @@ def _parts(index: Any, source: Shape) -> list[_Part]:
         raise IndexOutOfBoundsError(f"an index can have one ellipsis ('...'), got {len(dots)}{at_user_line()}")
     whole: list[Any] = [slice(None)] * (len(source) - used)
     at = dots[0] if dots else len(entries)
-    entries[at : at + 1] = whole
+    if whole or not dots:
+        entries[at : at + 1] = whole
     parts: list[_Part] = []
     axis = 0
     for entry in entries:
-        if entry is None:
-            parts.append(_NewAxis())
+        if entry is None or entry is Ellipsis:
+            parts.append(_Gap() if entry is Ellipsis else _NewAxis())
             continue
         if isinstance(entry, (bool, np.bool_)) or (
             isinstance(entry, np.ndarray) and entry.dtype == bool and not entry.ndim
@@ -190,6 +196,8 @@ def getitem(x: ArrayLike, index: Any, *, mode: str = "error", fill: Any = 0) -> 
     ] = []  # of arrays, and of integers beside arrays: number of the part, axis of ``shape``
     axis = 0
     for k, part in enumerate(parts):
+        if isinstance(part, _Gap):
+            continue
         if isinstance(part, _NewAxis):
             shape.append(1)
             continue
@@ -449,7 +457,7 @@ def _direct(index: Any, source: Shape) -> tuple[tuple[int, ...], list[Any], tupl
     indices: list[Any] = []
     rest: list[int] = []
     for axis, part in enumerate(parts):
-        if isinstance(part, (_NewAxis, _Whether)):
+        if isinstance(part, (_NewAxis, _Whether, _Gap)):
             return None
         if isinstance(part, _Fancy):
             axes.append(axis)

@@ -28,7 +28,8 @@ Parts = Pair[SSAValue]
 
 
 @cache
-def _say_once(name: str) -> None:
+def say_once(name: str) -> None:
+    """Log that an op has no complex kernel, the first time that one is met."""
     log.warning("%s of complex numbers has no kernel: compiled programs call NumPy for it", name)
 
 
@@ -101,7 +102,7 @@ class _Splitting:
             return list(builder.inserted)
         if rule is None or len(op.results) != 1 or None in op.arguments:
             raise UnsupportedError(f"{record.name} does not take complex arrays")
-        _say_once(record.name)
+        say_once(record.name)
         names, values = tuple(op.params), tuple(op.params.values())
         whole = [self._whole(builder, v) if aval_of(v).dtype.is_complex else v for v in op.operands]
         out = builder.op("host_call", *whole, op=record.name, names=names, values=values)

@@ -67,11 +67,11 @@ conformance: $(STAMPS)/conformance
 	    echo "make conformance ARRAY_API_TESTS=folder: a checkout of data-apis/array-api-tests with its submodule" >&2; \
 	    exit 2; }
 	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=cuvil.numpy $(abspath $(BIN))/python -m pytest array_api_tests \
-	    -p no:cacheprovider --skips-file $(CURDIR)/tests/conformance/skips.txt $(CONFORMANCE_ARGS)
+	    -c pytest.ini -p no:cacheprovider --skips-file=$(CURDIR)/tests/conformance/skips.txt $(CONFORMANCE_ARGS)
 	cd $(ARRAY_API_TESTS) && PYTHONPATH=$(CURDIR)/tests/conformance \
 	    ARRAY_API_TESTS_MODULE="exec('from cuvil_jitted import xp')" $(abspath $(BIN))/python -m pytest array_api_tests \
-	    -p no:cacheprovider --disable-deadline --max-examples 4 \
-	    --skips-file $(CURDIR)/tests/conformance/skips.txt $(CONFORMANCE_ARGS)
+	    -c pytest.ini -p no:cacheprovider --disable-deadline --max-examples 25 \
+	    --skips-file=$(CURDIR)/tests/conformance/skips.txt $(CONFORMANCE_ARGS)
 
 docs-tables: $(STAMPS)/test
 	$(BIN)/python -m cuvil.ops.catalog --write

@@ -81,8 +81,9 @@ _MODULES = {
     "weights": "cuvil.weights",
 }
 
-#: What fills in the operators of traced arrays: functions to compile need it whether they use cuvil.numpy or not.
-_OPERATORS = "cuvil.frontend.namespace.protocol"
+#: What fills in the operators of traced arrays, and is their namespace: functions to compile need it whether they use
+#: cuvil.numpy or not.
+_OPERATORS = "cuvil.numpy"
 
 
 class _Package(ModuleType):

@@ -232,6 +232,7 @@ def _exp(F: Builder[V], x: Pair[V]) -> Pair[V]:
 
 for _name in ("add", "subtract", "negative", "positive"):
     take_complex(_name, _by_part(_name))
+take_complex("round", _by_part("round"), reference=lambda x: np.asarray(np.rint(x)))
 take_complex("multiply", _multiply)
 take_complex("divide", _divide)
 take_complex("reciprocal", _reciprocal)

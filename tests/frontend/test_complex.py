@@ -78,7 +78,7 @@ def test_dtype_functions() -> None:
 
 UNARY = """
 abs acos acosh asin asinh atan atanh conj cos cosh exp expm1 imag isfinite isinf isnan log log10 log1p log2 negative
-positive real reciprocal sign sin sinh sqrt square tan tanh logical_not angle
+positive real reciprocal round sign sin sinh sqrt square tan tanh logical_not angle
 """.split()
 BINARY = "add subtract multiply divide pow equal not_equal logical_and logical_or logical_xor".split()
 _NUMPY = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",

@@ -212,7 +212,10 @@ def as_scalar(value: Any, what: str) -> bool | int | float:
         ArgumentTypeError: anything else.
     """
     if isinstance(value, Tracer):
-        raise TracingError(f"{what} must be a Python number, got the traced array {value!r}{at_user_line()}")
+        raise TracingError(
+            f"{what} must be a Python number, got the traced array {value!r}{at_user_line()}; pass it as a static"
+            " argument (static_argnames=...)"
+        )
     if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0:
         value = value.item()
     if not isinstance(value, (bool, int, float)):

@@ -14,7 +14,7 @@ from bench.machine import machine_facts
 from bench.measure import Harness, Outcome, Plan
 from bench.plot import draw
 from bench.report import as_json, ceiling_line, first_call_table, main_table, notes, profile_table
-from bench.systems.registry import PEERS
+from bench.systems.registry import COMPARED, PEERS
 from bench.workloads import WORKLOADS
 from cuvil.support.config import available_cpus
 
@@ -22,7 +22,12 @@ from cuvil.support.config import available_cpus
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="Measure cuvil and its peers on the same functions.")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of: {', '.join(WORKLOADS)}; all by default")
-    parser.add_argument("--peers", default=",".join(PEERS), help="systems to compare with, by comma; '' for none")
+    parser.add_argument(
+        "--peers",
+        default=",".join(PEERS),
+        help="systems to compare with, by comma; '' for none;"
+        " cuvil-relaxed is cuvil with relaxed numerics, compared with the peers in a column of its own",
+    )
     parser.add_argument("--threads", type=int, default=available_cpus(), help="threads of every system")
     parser.add_argument("--rounds", type=int, default=Plan.rounds, help="turns of each system")
     parser.add_argument("--slot", type=float, default=Plan.slot, help="seconds of one turn")
@@ -41,8 +46,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         if name not in WORKLOADS:
             parser.error(f"no workload is named {name!r}; there are {', '.join(WORKLOADS)}")
     for name in args.peers:
-        if name not in PEERS:
-            parser.error(f"no peer is named {name!r}; there are {', '.join(PEERS)}")
+        if name not in COMPARED:
+            parser.error(f"no peer is named {name!r}; there are {', '.join(COMPARED)}")
     if not 1 <= args.threads <= available_cpus():
         parser.error(f"--threads is {args.threads}; this process may use 1 to {available_cpus()} CPUs")
     if args.rounds < 1 or args.slot <= 0:

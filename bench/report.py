@@ -11,9 +11,9 @@ from bench.statistics import Spread, ratio, spread
 from bench.systems.registry import SYSTEMS
 
 
-def best_peer(outcome: Outcome) -> tuple[str, Spread] | None:
+def best_peer(outcome: Outcome, own: str = "cuvil") -> tuple[str, Spread] | None:
     """The fastest float32 peer, and its time over cuvil's; None where one of the two is missing."""
-    ours = outcome.measurements.get("cuvil")
+    ours = outcome.measurements.get(own)
     peers = [
         m
         for name, m in outcome.measurements.items()
@@ -69,9 +69,12 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 def main_table(outcomes: Sequence[Outcome], systems: Sequence[str]) -> str:
     """Milliseconds of each system; the best float32 peer over cuvil; the share of the float32 ceiling."""
-    rows = [["workload, ms", *systems, "best / cuvil", "quartiles", "by", "of the ceiling"]]
+    variants = [name for name in systems if name != "cuvil" and not SYSTEMS[name].peer]
+    others = [f"best / {name}" for name in variants]
+    rows = [["workload, ms", *systems, "best / cuvil", "quartiles", "by", "of the ceiling", *others]]
     for o in outcomes:
         best, share = best_peer(o), share_of_ceiling(o)
+        ratios = [best_peer(o, name) for name in variants]
         rows.append(
             [
                 o.workload,
@@ -80,6 +83,7 @@ def main_table(outcomes: Sequence[Outcome], systems: Sequence[str]) -> str:
                 f"{best[1].low:.2f}–{best[1].high:.2f}" if best else "",
                 best[0] if best else "",
                 f"{share:.0%}" if share is not None else "",
+                *(f"{r[1].median:.2f}" if r else "" for r in ratios),
             ]
         )
     return format_table(rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from cuvil.jit import Jitted
 class CuvilSystem:
     """``cuvil.jit`` in float32."""
 
+    options: ClassVar[Mapping[str, Any]] = {}
+
     def version(self) -> str:
         return cuvil.__version__
 
@@ -28,7 +30,7 @@ class CuvilSystem:
         def function(*arrays: Any) -> Any:
             return workload.forward(cuvil.numpy, nn, parameters, *arrays)
 
-        jitted: Jitted = cuvil.jit(function, shapes="static")
+        jitted: Jitted = cuvil.jit(function, shapes="static", **self.options)
         given = list(inputs)
         return CuvilSession(
             run=lambda: jitted(*given),
@@ -42,6 +44,12 @@ class CuvilSystem:
         """The outputs in float64, by the ops' NumPy definitions."""
         tree = map_tree(_double, parameters)
         return leaves(workload.forward(cuvil.numpy, nn, tree, *map(_double, inputs)))
+
+
+class CuvilRelaxedSystem(CuvilSystem):
+    """The same with ``numerics="relaxed"``, which admits Winograd's convolution."""
+
+    options: ClassVar[Mapping[str, Any]] = {"numerics": "relaxed"}
 
 
 def _double(array: Any) -> Any:

@@ -29,6 +29,7 @@ class SystemEntry:
 
 SYSTEMS: dict[str, SystemEntry] = {
     "cuvil": SystemEntry("bench.systems.cuvil_system", "CuvilSystem", "cuvil", peer=False),
+    "cuvil-relaxed": SystemEntry("bench.systems.cuvil_system", "CuvilRelaxedSystem", "cuvil", peer=False),
     "torch": SystemEntry("bench.systems.torch_system", "TorchSystem", "torch"),
     "inductor": SystemEntry("bench.systems.torch_system", "TorchCompileSystem", "torch"),
     "onnxruntime": SystemEntry("bench.systems.onnxruntime_system", "OnnxRuntimeSystem", "onnxruntime", exported=True),
@@ -39,4 +40,6 @@ SYSTEMS: dict[str, SystemEntry] = {
     "jax": SystemEntry("bench.systems.jax_system", "JaxSystem", "jax"),
 }
 
+#: What is compared with cuvil: peers by default, other ways of compiling with it on demand.
+COMPARED = tuple(name for name in SYSTEMS if name != "cuvil")
 PEERS = tuple(name for name, entry in SYSTEMS.items() if entry.peer)

@@ -55,7 +55,7 @@ Stage = Literal["tensor", "optimised", "fused", "kernel"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 #: Kinds of ``cuvil.fusion``.
-FUSION_KINDS = frozenset({"loop", "matmul", "conv", "conv_channels_last", "attention", "library"})
+FUSION_KINDS = frozenset({"loop", "matmul", "conv", "conv_channels_last", "conv_winograd", "attention", "library"})
 
 _CONTROL = (ControlOp, CheckOp, ReturnOp, YieldOp)
 _LOOP_OPS = (
@@ -72,6 +72,7 @@ _TEMPLATE_VARIABLES = {
     "matmul": ("_b", "_m", "_n"),
     "conv": ("_b", "_m", "_p"),
     "conv_channels_last": ("_b", "_m", "_n"),
+    "conv_winograd": ("_b", "_m", "_n"),
 }
 
 

@@ -32,7 +32,7 @@ _USES = 64
 
 _VIEWS = frozenset({"transpose", "slice", "broadcast_to", "reshape", "flip", "window"})
 #: Contractions whose results can go through an epilogue before they are stored.
-ANCHORS = frozenset({"matmul", "conv", "conv_channels_last"})
+ANCHORS = frozenset({"matmul", "conv", "conv_channels_last", "conv_winograd"})
 #: Control flow runs in the host program: it reads and writes memory, and no kernel reaches into it.
 _HOST = "host"
 _WHOLE = frozenset({"library", "attention", _HOST})

@@ -16,11 +16,13 @@ import numpy as np
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
+from cuvil.dtypes import float32
 from cuvil.ir.builder import IRBuilder
 from cuvil.ir.control import blocks_of
 from cuvil.ir.dialect import ConstantOp, TensorOp, aval_of
+from cuvil.ops.channels_last import WINOGRAD_TILES, as_conv_params
 from cuvil.ops.record import ReduceBody, ScalarBody, Shape
-from cuvil.symbolic import Dim, evaluate, exact_div, free_symbols, product
+from cuvil.symbolic import Dim, ceildiv, evaluate, exact_div, free_symbols, product
 
 #: ``perm`` of a value v: it is computed as ``transpose(v, perm)``.
 Perm = tuple[int, ...]
@@ -29,6 +31,11 @@ Perm = tuple[int, ...]
 _MOVE = 4.0
 #: Multiply-adds per output element from which on a convolution gains nothing more, and what each gains.
 _DEEP, _GAIN = 64, 1 / 8
+#: Winograd's form is weighed in multiply-adds: reading one of its weights from memory, transforming one of its
+#: elements, the part of the plain form's cost that it must stay under, and channels that do not fill its vectors.
+_WEIGHT, _TRANSFORM, _WORTH, _NARROW = 16.0, 10.0, 0.9, 16
+#: A multiply-add of a product in the unit of :data:`_MOVE`: a transpose takes the time of 64 an element.
+_MULTIPLY_ADD = _MOVE / 64
 #: What a size that is not known counts as.
 _TYPICAL = 32
 
@@ -83,16 +90,20 @@ Planner = Callable[[TensorOp, Sequence[Perm | None]], Plan | None]
 # -------------------------------------------------------------------------------------------- plans by op
 
 
-def _plan_conv(op: TensorOp, perms: Sequence[Perm | None]) -> Plan | None:
+def _plan_conv(op: TensorOp, perms: Sequence[Perm | None], relaxed: bool) -> Plan | None:
     x = aval_of(op.operands[0])
     if not x.dtype.is_float or not 3 <= x.rank <= 5:
         return None
     last = channels_last_perm(x.rank)
     present = [a is not None for a in op.arguments]
+    tile = winograd(op)[0] if relaxed else None
 
     def emit(F: IRBuilder, given: Sequence[SSAValue]) -> SSAValue:
         it = iter(given)
-        return F.op("conv_channels_last", *(next(it) if p else None for p in present), **op.params)
+        arguments = [next(it) if p else None for p in present]
+        if tile is None:
+            return F.op("conv_channels_last", *arguments, **op.params)
+        return F.op("conv_winograd", *arguments, padding=op.params["padding"], tile=tile)
 
     return Plan((last, *(None for _ in op.operands[1:])), last, emit)
 
@@ -280,13 +291,15 @@ def _divides(a: Dim, b: Dim) -> bool:
 
 
 _PLANNERS: dict[str, Planner] = {
-    "conv": _plan_conv, "pad": _plan_pad, "slice": _plan_slice, "flip": _plan_flip, "tile": _plan_tile,
+    "pad": _plan_pad, "slice": _plan_slice, "flip": _plan_flip, "tile": _plan_tile,
     "concat": _plan_one_axis, "repeat": _plan_one_axis, "take": _plan_take, "broadcast_to": _plan_broadcast,
     "transpose": _plan_transpose, "window": _plan_window, "reshape": _plan_reshape,
 }  # fmt: skip
 
 
-def _plan(op: TensorOp, perms: Sequence[Perm | None]) -> Plan | None:
+def _plan(op: TensorOp, perms: Sequence[Perm | None], relaxed: bool) -> Plan | None:
+    if op.record.name == "conv":
+        return _plan_conv(op, perms, relaxed)
     planner = _PLANNERS.get(op.record.name)
     if planner is not None:
         return planner(op, perms)
@@ -327,8 +340,9 @@ class _Components:
 
 
 class _Layout:
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, relaxed: bool) -> None:
         self.block = block
+        self.relaxed = relaxed
         self.plans: dict[Operation, Plan] = {}
         self.component: dict[Operation, int] = {}
         self.components = _Components()
@@ -354,7 +368,7 @@ class _Layout:
         if len(op.results) != 1:
             return
         perms = [self.perms.get(o) for o in op.operands]
-        plan = _plan(op, perms)
+        plan = _plan(op, perms, self.relaxed)
         if plan is None:
             return
         self.plans[op] = plan
@@ -364,7 +378,7 @@ class _Layout:
                 own = self.components.union(self.component[o.owner], own)
         self.component[op] = own
         if op.record.name == "conv":
-            self.components.gain[own] += _conv_gain(op)
+            self.components.gain[own] += _conv_gain(op) + (winograd(op)[1] if self.relaxed else 0.0)
         if plan.perm != identity(len(plan.perm)):
             self.perms[op.results[0]] = plan.perm
 
@@ -469,9 +483,42 @@ def _conv_gain(op: TensorOp) -> float:
     return _GAIN * min(depth, _DEEP) * _size(product(aval_of(op.results[0]).shape))
 
 
-def choose_layouts(func: FuncOp) -> int:
-    """Let convolutions compute with channels last where that pays, in place; returns how many do."""
-    return sum(_Layout(block).run() for block in blocks_of(func))
+def winograd(op: TensorOp) -> tuple[int | None, float]:
+    """The tile with which Winograd's form of a convolution is much faster than the plain one, None where none is.
+
+    The second value is what it gains, in the unit of :data:`_MOVE`.
+    """
+    if (
+        op.params != {**op.params, **as_conv_params(op.params["padding"])}
+        or aval_of(op.operands[0]).dtype is not float32
+    ):
+        return None, 0.0
+    w = aval_of(op.operands[1]).shape
+    if tuple(w[2:]) != (3, 3) or not isinstance(op.operands[1].owner, ConstantOp):
+        return None, 0.0
+    n, outs, *spatial = aval_of(op.results[0]).shape
+    weights = _size(product(w[:2]))
+    if min(_size(w[0]), _size(w[1])) < _NARROW:
+        return None, 0.0
+    plain = (_size(product((n, *spatial))) + _WEIGHT) * 9 * weights
+    best: tuple[int | None, float] = None, plain * _WORTH
+    for tile in WINOGRAD_TILES:
+        tiles = _size(n * ceildiv(spatial[0], tile) * ceildiv(spatial[1], tile))
+        products = (tile + 2) ** 2
+        transforms = tiles * products * (_size(w[1]) + _size(outs)) * _TRANSFORM
+        cost = (tiles + _WEIGHT) * products * weights + transforms
+        if cost < best[1]:
+            best = tile, cost
+    tile, cost = best
+    return (None, 0.0) if tile is None else (tile, (plain - cost) * _MULTIPLY_ADD)
 
 
-__all__ = ["axis_groups", "channels_last_perm", "choose_layouts", "inverse", "moves_units_only"]
+def choose_layouts(func: FuncOp, *, relaxed: bool = False) -> int:
+    """Let convolutions compute with channels last where that pays, in place; returns how many do.
+
+    ``relaxed`` admits Winograd's form for them.
+    """
+    return sum(_Layout(block, relaxed).run() for block in blocks_of(func))
+
+
+__all__ = ["axis_groups", "channels_last_perm", "choose_layouts", "inverse", "moves_units_only", "winograd"]

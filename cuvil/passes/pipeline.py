@@ -109,7 +109,7 @@ def optimise(func: FuncOp, scope: Scope, options: PassOptions) -> list[PassRecor
         if control:
             passes.run("hoist", lambda: hoist_invariants(func))
         passes.run("cse-after-rules", lambda: eliminate_common_subexpressions(func))
-        passes.run("layout", lambda: choose_layouts(func))
+        passes.run("layout", lambda: choose_layouts(func, relaxed=options.numerics == "relaxed"))
     passes.run("dce", lambda: eliminate_dead_code(func))
     if control and options.optimise:
         passes.run("control-after-rules", lambda: simplify_control(func))

@@ -63,3 +63,13 @@ def test_json_holds_every_round() -> None:
     assert entry["measurements"]["torch"]["rounds"] == [3e-3, 6e-3, 3e-3]
     assert entry["best_peer"]["system"] == "torch"
     assert entry["measurements"]["jax"]["message"] == "No module named 'jax'"
+
+
+def test_other_ways_of_compiling_have_a_column_of_their_own() -> None:
+    o = outcome()
+    o.measurements["cuvil-relaxed"] = Measurement("cuvil-relaxed", "measured", "", 0.5, 1e-7, [5e-4, 1e-3, 5e-4])
+    head, _, row = main_table([o], ["cuvil", "cuvil-relaxed", "torch"]).splitlines()
+    assert head.split("|")[-2].strip() == "best / cuvil-relaxed"
+    assert row.split("|")[-2].strip() == "6.00"
+    best = best_peer(o)
+    assert best is not None and best[0] == "torch" and best[1].median == pytest.approx(3.0)

@@ -290,7 +290,7 @@ def _pack_functions(t: TemplateText, prefix: str, shape_literal: Callable[[], No
         w.line()
 
 
-@emits("conv_channels_last")
+@emits("conv_channels_last", "conv_winograd")
 def _emit_conv_channels_last(t: TemplateText) -> None:
     p, w, name = t.params, t.w, t.name
     acc = p["acc"]
@@ -298,18 +298,22 @@ def _emit_conv_channels_last(t: TemplateText) -> None:
     t.environment()
     signature = f"const void *env_, int64_t b, int64_t m, int64_t n, int64_t count, cv_v{acc} acc"
     t.store_hook(signature, "acc", "_n")
+    tile = p.get("tile")
+    direct = [
+        ("CV_CONV_ACC", acc),
+        ("CV_CONV_X_T", t.short(p["x"])),
+        ("CV_CONV_W_T", t.short(p["w"])),
+        *([("CV_CONV_DEPTHWISE", "1")] if p.get("depthwise") else []),
+    ]
     _defines(
         w,
         [
             ("CV_CONV_NAME", f"{name}_conv"),
-            ("CV_CONV_ACC", acc),
-            ("CV_CONV_X_T", t.short(p["x"])),
-            ("CV_CONV_W_T", t.short(p["w"])),
+            *(direct if tile is None else [("CV_CONV_TILE", str(tile))]),
             ("CV_CONV_STORE(env, m, n, count, acc)", f"{name}_store(env, 0, m, n, count, acc)"),
-            *([("CV_CONV_DEPTHWISE", "1")] if p["depthwise"] else []),
         ],
     )
-    w.line('#include "cuvil/conv_last.h"')
+    w.line('#include "cuvil/conv_last.h"' if tile is None else '#include "cuvil/winograd.h"')
     w.line()
     n, *spatial, channels = x_shape
     batch_step, *steps, channel_step = row_major((n, *([1] * (5 - len(x_shape))), *spatial, channels))

@@ -106,7 +106,7 @@ class Fusion:
         name = op.record.name
         if name == "transpose" and self._stores_transposed(op):
             return
-        if name in _VIEWS or isinstance(body, IndexBody) or (isinstance(body, Opaque) and body.kernel == "dim_value"):
+        if _is_view(op) or isinstance(body, IndexBody) or (isinstance(body, Opaque) and body.kernel == "dim_value"):
             return  # copied into each reader
         if isinstance(body, ScalarBody):
             self._place_elementwise(op)
@@ -179,7 +179,7 @@ class Fusion:
         """The value that a chain of movement copies starts from."""
         while True:
             owner = value.owner
-            if not isinstance(owner, TensorOp) or owner in self.of or owner.record.name not in _VIEWS:
+            if not isinstance(owner, TensorOp) or owner in self.of or not _is_view(owner):
                 return value
             value = owner.operands[0]
 
@@ -599,6 +599,16 @@ class _Rebuild:
         for op in self.new:
             self.old.add_op(op)
         self.old.add_op(ReturnOp(*results) if isinstance(returned, ReturnOp) else YieldOp.create(operands=results))
+
+
+def _is_view(op: TensorOp) -> bool:
+    """Whether an op only says where elements are: each reader has its own copy. So does the padding of a pooling, which
+    costs a few guarded reads at the border and saves a trip to memory."""
+    name = op.record.name
+    if name != "pad":
+        return name in _VIEWS
+    user = op.results[0].get_user_of_unique_use()
+    return isinstance(user, TensorOp) and user.record.name == "window" and op.params["mode"] == "constant"
 
 
 def _reads_indirectly(op: TensorOp) -> bool:

@@ -37,11 +37,19 @@
 typedef struct {
     const cv_conv_shape *shape;
     const void *env; /* the kernel's own */
-    const CVL_X_MEM *x;
+    const CVL_X_MEM *x, *x_end;
     const CVL_W_MEM *w;
     int64_t channels, out_channels; /* of a group */
     int64_t together;               /* taps of a row of taps that lie in one run of memory */
 } CVL_(_geometry);
+
+/* The patch of a pixel. */
+typedef struct {
+    const CVL_X_MEM *image;
+    int64_t at[3];     /* the input position that tap 0 reads, in the dilated input */
+    int64_t low, high; /* of a run of taps of a whole row: the elements inside the input, and where they are */
+    const CVL_X_MEM *line;
+} CVL_(_pixel);
 
 /* Writes `count` elements of row i of a tile, from its column k on: those of x, or zeros where x is null. */
 CV_INLINE void CVL_(_copy)(CVL_T *tile, int64_t rows, int64_t i, int64_t k, const CVL_X_MEM *x, int64_t count) {
@@ -65,15 +73,20 @@ CV_INLINE void CVL_(_copy)(CVL_T *tile, int64_t rows, int64_t i, int64_t k, cons
 CV_FUNC void CVL_(_pack_pixels)(const CVL_(_geometry) *g, int64_t group, CVL_T *to, int64_t row, int64_t rows,
                                 int64_t k, int64_t depth) {
     const cv_conv_shape *s = g->shape;
-    const CVL_X_MEM *images[CV_MR];
-    int64_t at[CV_MR][3]; /* the input position that tap 0 of a pixel reads, in the dilated input */
+    CVL_(_pixel) pixels[CV_MR];
+    /* A run is the channels of one tap or, where neighbouring taps are neighbours in memory, of a row of taps. */
+    int64_t length = g->together * g->channels, runs = s->kernel[2] / g->together;
     int64_t w = row % s->out[2], h = row / s->out[2] % s->out[1];
     int64_t d = row / (s->out[2] * s->out[1]) % s->out[0], n = row / CVC_PIXELS(s);
     for (int64_t i = 0; i < rows; i++) {
-        images[i] = g->x + n * s->x_strides[0] + group * g->channels;
-        at[i][0] = d * s->stride[0] - s->padding[0];
-        at[i][1] = h * s->stride[1] - s->padding[1];
-        at[i][2] = w * s->stride[2] - s->padding[2];
+        CVL_(_pixel) *p = &pixels[i];
+        p->image = g->x + n * s->x_strides[0] + group * g->channels;
+        p->at[0] = d * s->stride[0] - s->padding[0];
+        p->at[1] = h * s->stride[1] - s->padding[1];
+        p->at[2] = w * s->stride[2] - s->padding[2];
+        p->low = cvg_min(cvg_max(-p->at[2], 0), g->together) * g->channels;
+        p->high = cvg_min(cvg_max(s->in[2] - p->at[2], 0), g->together) * g->channels;
+        p->line = p->image + p->at[2] * s->x_strides[4];
         if (++w == s->out[2]) {
             w = 0;
             if (++h == s->out[1]) {
@@ -85,33 +98,36 @@ CV_FUNC void CVL_(_pack_pixels)(const CVL_(_geometry) *g, int64_t group, CVL_T *
             }
         }
     }
-    /* A run is the channels of one tap or, where neighbouring taps are neighbours in memory, of a row of taps. */
-    int64_t length = g->together * g->channels, runs = s->kernel[2] / g->together;
     int64_t run = k / length, skip = k % length, done = 0;
     int64_t tw = run % runs * g->together, th = run / runs % s->kernel[1], td = run / (runs * s->kernel[1]);
     while (done < depth) {
-        int64_t count = cvg_min(length - skip, depth - done);
+        int64_t count = cvg_min(length - skip, depth - done), whole = cvg_round_up(count, CV_LANES);
+        /* A short run that ends before its chunk does is copied in whole vectors: the next run takes what is too much. */
+        int fits = done % CV_CHUNK + whole <= CV_CHUNK;
+        CVL_T *out = to + (done - done % CV_CHUNK) * rows + done % CV_CHUNK;
         for (int64_t i = 0; i < rows; i++) {
-            int64_t id = cvc_index(at[i][0] + td * s->dilation[0], s->in[0], s->input_dilation[0]);
-            int64_t ih = cvc_index(at[i][1] + th * s->dilation[1], s->in[1], s->input_dilation[1]);
+            const CVL_(_pixel) *p = &pixels[i];
+            int64_t id = cvc_index(p->at[0] + td * s->dilation[0], s->in[0], s->input_dilation[0]);
+            int64_t ih = cvc_index(p->at[1] + th * s->dilation[1], s->in[1], s->input_dilation[1]);
+            int64_t low = 0, high = 0; /* elements [low, high) of the run are inside */
             const CVL_X_MEM *line = 0;
-            int64_t low = count, high = count; /* elements [low, high) of the run are inside */
             if (id >= 0 && ih >= 0) {
-                line = images[i] + id * s->x_strides[2] + ih * s->x_strides[3];
+                int64_t plane = id * s->x_strides[2] + ih * s->x_strides[3] + skip;
                 if (g->together > 1) {
-                    int64_t from = at[i][2], end = from + g->together; /* in pixels */
-                    int64_t first = cvg_min(cvg_max(-from, 0), g->together) * g->channels - skip;
-                    int64_t last = cvg_min(cvg_max(cvg_min(end, s->in[2]) - from, 0), g->together) * g->channels - skip;
-                    low = cvg_min(cvg_max(first, 0), count);
-                    high = cvg_max(cvg_min(last, count), low);
-                    line += from * s->x_strides[4] + skip;
+                    low = cvg_min(cvg_max(p->low - skip, 0), count);
+                    high = cvg_min(cvg_max(p->high - skip, low), count);
+                    line = p->line + plane;
                 } else {
-                    int64_t iw = cvc_index(at[i][2] + tw * s->dilation[2], s->in[2], s->input_dilation[2]);
+                    int64_t iw = cvc_index(p->at[2] + tw * s->dilation[2], s->in[2], s->input_dilation[2]);
                     if (iw >= 0) {
-                        low = 0;
-                        line += iw * s->x_strides[4] + skip;
+                        high = count;
+                        line = p->image + plane + iw * s->x_strides[4];
                     }
                 }
+            }
+            if (low == 0 && high == count && fits && line + whole <= g->x_end) {
+                for (int64_t l = 0; l < count; l += CV_LANES) CVL_STORE(out + i * CV_CHUNK + l, CVL_LOAD(line + l));
+                continue;
             }
             if (low > 0) CVL_(_copy)(to, rows, i, done, 0, low);
             if (high > low) CVL_(_copy)(to, rows, i, done + low, line + low, high - low);
@@ -162,7 +178,11 @@ CV_FUNC int64_t CVL_(_packed_w_bytes)(const cv_conv_shape *s) { return s->groups
 CV_FUNC CVL_(_geometry) CVL_(_geometry_of)(const cv_conv_shape *s, const void *env, const void *x, const void *w) {
     /* At least one channel, since positions are divided by it, be the contraction of no elements at all. */
     int64_t channels = cvg_max(s->channels / s->groups, 1);
-    CVL_(_geometry) g = {s, env, x, w, channels, s->out_channels / s->groups, 1};
+    /* Images follow each other, and the last element of one is its last channel's. */
+    int64_t last = (s->in[0] - 1) * s->x_strides[2] + (s->in[1] - 1) * s->x_strides[3] + (s->in[2] - 1) * s->x_strides[4];
+    const CVL_X_MEM *start = x, *end = start;
+    if (x && s->batch > 0) end += (s->batch - 1) * s->x_strides[0] + last + s->channels;
+    CVL_(_geometry) g = {s, env, start, end, w, channels, s->out_channels / s->groups, 1};
     if (s->groups == 1 && s->dilation[2] == 1 && s->input_dilation[2] == 1 && s->x_strides[4] == channels) {
         g.together = s->kernel[2];
     }

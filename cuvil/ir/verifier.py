@@ -47,6 +47,7 @@ from cuvil.ir.kernel import (
     buffer_aval,
 )
 from cuvil.ops.record import Aval, Decomposition, ReduceBody
+from cuvil.ops.reshaping import ALIASES
 from cuvil.support.errors import IRError
 from cuvil.symbolic import Dim, free_symbols, product
 
@@ -208,10 +209,10 @@ def _check_fused(module: ModuleOp) -> None:
             if len(reduced) > 1:
                 _fail("fused", op, f"its reductions differ in shape or axes: {sorted(map(str, reduced))}")
         elif isinstance(op, TensorOp):
-            if op.record.name != "reshape":
-                _fail("fused", op, "only reshapes (aliases of memory) may stand outside of a fusion")
+            if op.record.name not in ALIASES:
+                _fail("fused", op, "only aliases of memory may stand outside of a fusion")
         elif not isinstance(op, (ConstantOp, *_CONTROL)):
-            _fail("fused", op, "only constants, reshapes, fusions, control flow and the return may stand here")
+            _fail("fused", op, "only constants, aliases of memory, fusions, control flow and the return may stand here")
 
     _check_function("fused", module, check)
 
@@ -381,7 +382,7 @@ class _HostCheck:
             (source,) = op.operands
             self.root[op.results[0]] = self.root[source]
             a, b = buffer_aval(source), buffer_aval(op.results[0])
-            if a.dtype is not b.dtype:
+            if b.dtype not in (a.dtype, a.dtype.part):
                 self.fail(op, f"views {a.dtype.short} as {b.dtype.short}")
             self._known(op, [op.params.get("offset", 0)], symbols)
         elif isinstance(op, (ConstBufferOp, PackOp)):

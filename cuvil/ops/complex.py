@@ -34,6 +34,7 @@ from cuvil.ops.record import (
     ShapeResult,
 )
 from cuvil.ops.registry import get, register, revise
+from cuvil.ops.requirements import present
 from cuvil.ops.shape_rules import Shapes
 from cuvil.ops.vectorisation import Batched, Examples, with_axis
 from cuvil.support.errors import DTypeError, UnsupportedError
@@ -163,6 +164,34 @@ _record("imag", "The imaginary part.", "x", _part_dtype("imag"), lambda x: np.ar
         _one_complex, "complex_parts")  # fmt: skip
 _record("conj", "The conjugate: the imaginary part with the other sign.", "x", _same, _conj_reference,
         lambda F, x: Pair(x.re, _negate(F, x.im)), _one_complex, "complex_parts")  # fmt: skip
+
+
+def _as_parts_shape(shapes: Shapes, params: Params) -> ShapeResult:
+    return ShapeResult(((*present(shapes[0]), 2),))
+
+
+def _as_parts_batch(
+    F: Builder[Any], operands: Sequence[Any], own: Sequence[bool], size: Dim, **params: ParamValue
+) -> Sequence[Any]:
+    return [F.op("as_parts", *operands)]
+
+
+register(
+    OpRecord(
+        name="as_parts",
+        doc="The memory of complex numbers: real and imaginary part along a last axis of size 2.",
+        category="complex",
+        operands=("x",),
+        shape_rule=_as_parts_shape,
+        dtype_rule=_part_dtype("as_parts"),
+        reference=lambda x: np.stack([np.real(x), np.imag(x)], axis=-1),
+        body=Opaque("view"),
+        sample=_one_complex,
+        cost=per_result(_as_parts_shape),
+        batch_rule=_as_parts_batch,
+        no_gradient="complex numbers have no derivatives here",
+    )
+)
 
 # ------------------------------------------------------------------------------------------------- arithmetic
 

@@ -132,6 +132,9 @@ def _sample(c: Chooser) -> Example:
     return Example((OperandSample(source, draw_dtype(c)),), {"shape": target})
 
 
+#: Ops whose result is the memory of their operand under another type.
+ALIASES = frozenset({"reshape", "as_parts"})
+
 RESHAPE = register(
     OpRecord(
         name="reshape",

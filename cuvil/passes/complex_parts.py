@@ -89,7 +89,7 @@ class _Splitting:
             self._replace(builder, op, rule.parts(builder, *operands, **op.params))
             return []
         expand = record.body.build if isinstance(record.body, Decomposition) else None
-        if isinstance(record.body, Opaque) and record.body.kernel == "host":
+        if isinstance(record.body, Opaque) and record.body.kernel in ("host", "view"):
             for k, value in enumerate(op.operands):
                 if aval_of(value).dtype.is_complex:
                     op.operands[k] = self._whole(builder, value)
@@ -129,7 +129,8 @@ class _Splitting:
                 array = owner.value
                 found = Pair(builder.constant(np.real(array)), builder.constant(np.imag(array)))
             else:
-                found = Pair(builder.op("real", value), builder.op("imag", value))
+                memory = builder.op("as_parts", value)
+                found = Pair(_part(builder, memory, 0), _part(builder, memory, 1))
             self.parts[value] = found
         return found
 
@@ -141,6 +142,13 @@ class _Splitting:
             parts = self.parts[value]
             self.joined[value] = builder.op("complex", parts.re, parts.im)
         return self.joined[value]
+
+
+def _part(builder: IRBuilder, memory: SSAValue, k: int) -> SSAValue:
+    """Every other element of a complex value's memory."""
+    *shape, _ = aval_of(memory).shape
+    starts, steps = (*(0 for _ in shape), k), (1,) * (len(shape) + 1)
+    return builder.reshape(builder.op("slice", memory, starts=starts, sizes=(*shape, 1), steps=steps), shape)
 
 
 def _shaped(builder: IRBuilder, value: SSAValue, shape: Shape) -> SSAValue:

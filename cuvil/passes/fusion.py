@@ -19,6 +19,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from cuvil.ir.control import CheckOp, ControlOp, YieldOp, blocks_of
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
 from cuvil.ops.record import IndexBody, IndexMap, Opaque, ReduceBody, ScalarBody, Shape
+from cuvil.ops.reshaping import ALIASES
 from cuvil.passes.lowering.region import INDIRECT
 from cuvil.passes.lowering.views import strided_view
 from cuvil.support.errors import PassError
@@ -30,7 +31,7 @@ MAX_INPUTS = 40
 #: Uses of a value among which a reduction looks for one to run beside: a bound, so that fan-out costs linear time.
 _USES = 64
 
-_VIEWS = frozenset({"transpose", "slice", "broadcast_to", "reshape", "flip", "window"})
+_VIEWS = frozenset({"transpose", "slice", "broadcast_to", "reshape", "flip", "window", "as_parts"})
 #: Contractions whose results can go through an epilogue before they are stored.
 ANCHORS = frozenset({"matmul", "conv", "conv_channels_last", "conv_winograd"})
 #: Control flow runs in the host program: it reads and writes memory, and no kernel reaches into it.
@@ -373,7 +374,7 @@ class Fusion:
     def _in_memory(self, value: SSAValue) -> bool:
         """Whether a value is a buffer of its own or a reshape of one."""
         while isinstance(owner := value.owner, TensorOp) and owner not in self.of:
-            if owner.record.name != "reshape":
+            if owner.record.name not in ALIASES:
                 return False
             value = owner.operands[0]
         return True
@@ -391,7 +392,7 @@ class Fusion:
         # Movement that others read too is copied first: a group that has its own copy of it already, an epilogue for
         # one, must not come to depend on the kernel that writes the buffer.
         found = value
-        if owner.record.name == "reshape":
+        if owner.record.name in ALIASES:
             source = self._buffered(owner.operands[0])
             if source is not owner.operands[0]:
                 copy = self._copied(owner)
@@ -471,7 +472,7 @@ class _Rebuild:
             chain.append(owner)
             if isinstance(owner, ConstantOp):
                 break
-            if not isinstance(owner, TensorOp) or owner.record.name != "reshape":
+            if not isinstance(owner, TensorOp) or owner.record.name not in ALIASES:
                 raise PassError(f"{owner.name} was expected in memory; this is a fault in cuvil")
             value = owner.operands[0]
         for owner in reversed(chain):
@@ -570,7 +571,7 @@ class _Rebuild:
                 return True
             if value in self.values:
                 return True
-            if not isinstance(owner, TensorOp) or owner.record.name != "reshape" or owner in self.fusion.of:
+            if not isinstance(owner, TensorOp) or owner.record.name not in ALIASES or owner in self.fusion.of:
                 return isinstance(owner, TensorOp) and owner in self.fusion.of
             value = owner.operands[0]
 

@@ -259,3 +259,12 @@ def test_every_rule_has_parts_or_is_called() -> None:
         if record.complex_rule is not None and record.complex_rule.parts is None:
             assert len(record.results) == 1, record.name
             assert all(p.kind != "dtype" for p in record.params), record.name
+
+
+def test_parts_are_read_in_place() -> None:
+    """One kernel computes, and one joins: nothing else touches memory."""
+    f = cuvil.jit(lambda x, y: cnp.conj(x[::-1]) * y + 1j)
+    x, y = drawn(9), drawn(9, seed=3)
+    assert_close(f(x, y), np.conj(x[::-1]) * y + 1j)
+    kernels = [line for line in f.lower(x, y).as_text("kernel").splitlines() if "kernel.call" in line]
+    assert len(kernels) == 2, kernels

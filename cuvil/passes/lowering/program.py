@@ -33,6 +33,7 @@ from cuvil.ir.kernel import (
 )
 from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ops.record import Aval
+from cuvil.ops.reshaping import ALIASES
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.templates import lower_template
 from cuvil.passes.memory import in_place_pairs, plan_memory, updates_in_place
@@ -86,7 +87,7 @@ class _ProgramLowering:
                 self._constant(op)
             elif isinstance(op, FusionOp):
                 self._fusion(op)
-            elif isinstance(op, TensorOp) and op.record.name == "reshape":
+            elif isinstance(op, TensorOp) and op.record.name in ALIASES:
                 self._alias(op)
             elif isinstance(op, SwitchOp):
                 self._switch(op)

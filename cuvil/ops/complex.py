@@ -68,10 +68,8 @@ def take_complex(
     rule = ComplexRule(parts)
 
     def dtype_rule(dtypes: DTypes, params: Params) -> tuple[DType, ...]:
-        for dt in dtypes:
-            if dt is complex64 or dt is complex128:
-                break
-        else:  # almost always
+        dt = next((d for d in dtypes if d is complex64 or d is complex128), None)
+        if dt is None:  # almost always
             return record.dtype_rule(dtypes, params)
         if any(d is not None and (d.is_float or (d.is_complex and d is not dt)) for d in dtypes):
             names = ", ".join(d.name for d in dtypes if d is not None)

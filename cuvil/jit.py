@@ -20,6 +20,7 @@ from cuvil.dtypes import bool_ as bool_dtype
 from cuvil.frontend.buckets import Buckets, cut, padded_shapes
 from cuvil.frontend.program import TracedProgram, trace
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
+from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.specs import Spec, check_hints, check_spec, parse_spec, spec_symbols, spec_text, widen
 from cuvil.frontend.tracer import Tracer, current_trace
@@ -207,7 +208,7 @@ class Jitted:
                 return result
         found = self._read(args, kwargs)
         if found is None:
-            return self.fn(*args, **kwargs)  # inside another trace: inlined
+            return convert(self.fn)(*args, **kwargs)  # inside another trace: inlined
         if self._buckets is not None:
             return self._run_padded(found, self._buckets)
         hit = self._exact.get(found.key)
@@ -482,7 +483,7 @@ class Jitted:
             bound = inspect.BoundArguments(
                 signature, OrderedDict((name, values[name]) for name in signature.parameters if name in values)
             )
-            return self.fn(*bound.args, **bound.kwargs)
+            return convert(self.fn)(*bound.args, **bound.kwargs)
 
         return call
 

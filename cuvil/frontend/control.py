@@ -27,6 +27,7 @@ from cuvil.frontend.regions import (
     next_kind,
     open_region,
 )
+from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import METHODS, Trace, Tracer, current_trace
 from cuvil.ops.builder import NumpyBuilder
@@ -73,9 +74,11 @@ def _scratch() -> Trace:
     return Trace(Scope(()), "eager")
 
 
-def _callable(f: Any, name: str, what: str) -> None:
+def _callable(f: Any, name: str, what: str) -> Any:
+    """A function argument, rewritten where it is to be traced."""
     if not callable(f):
         raise ArgumentTypeError(f"{name}: {what} must be a function, got {type(f).__name__}{at_user_line()}")
+    return f if current_trace() is None else convert(f)
 
 
 # -------------------------------------------------------------------------------------------- cond, switch
@@ -96,8 +99,7 @@ def cond(pred: ArrayLike, true_fn: Callable[..., Tree], false_fn: Callable[..., 
     >>> cond(True, lambda x: x + 1, lambda x: x - 1, np.float32(1))
     array(2., dtype=float32)
     """
-    _callable(true_fn, "cond", "true_fn")
-    _callable(false_fn, "cond", "false_fn")
+    true_fn, false_fn = _callable(true_fn, "cond", "true_fn"), _callable(false_fn, "cond", "false_fn")
     if not is_traced(pred):
         out = (true_fn if as_condition(pred) else false_fn)(*operands)
         return out if current_trace() is not None else _arrays(out, "the result of cond")
@@ -116,8 +118,7 @@ def switch(index: ArrayLike, branches: Sequence[Callable[..., Tree]], *operands:
     """
     if not branches:
         raise ArgumentError(f"switch needs at least one branch{at_user_line()}")
-    for k, f in enumerate(branches):
-        _callable(f, "switch", f"branch {k}")
+    branches = [_callable(f, "switch", f"branch {k}") for k, f in enumerate(branches)]
     number = as_index(index, "the index of switch")
     if not is_traced(number):
         out = branches[min(max(int(number), 0), len(branches) - 1)](*operands)
@@ -159,8 +160,7 @@ def while_loop(cond_fn: Callable[[Tree], ArrayLike], body_fn: Callable[[Tree], T
     >>> while_loop(lambda x: x < 100, lambda x: 2 * x, np.int32(3))
     array(192, dtype=int32)
     """
-    _callable(cond_fn, "while_loop", "cond_fn")
-    _callable(body_fn, "while_loop", "body_fn")
+    cond_fn, body_fn = _callable(cond_fn, "while_loop", "cond_fn"), _callable(body_fn, "while_loop", "body_fn")
     leaves, tree = _leaves(init, "the carried value")
     labels = leaf_paths(tree, "the carried value")
 
@@ -197,7 +197,7 @@ def fori_loop(lower: ArrayLike, upper: ArrayLike, body_fn: Callable[[Any, Tree],
     >>> fori_loop(0, 5, lambda i, total: total + i, 0)
     array(10)
     """
-    _callable(body_fn, "fori_loop", "body_fn")
+    body_fn = _callable(body_fn, "fori_loop", "body_fn")
     low, high = as_index(lower, "the lower bound of fori_loop"), as_index(upper, "the upper bound of fori_loop")
     leaves, tree = _leaves(init, "the carried value")
     labels = leaf_paths(tree, "the carried value")
@@ -272,7 +272,7 @@ def scan(
     >>> int(total), sums.tolist()
     (6, [0, 1, 3, 6])
     """
-    _callable(f, "scan", "f")
+    f = _callable(f, "scan", "f")
     leaves, tree = _leaves(init, "the carry")
     slices, xs_tree = _leaves(xs, "xs")
     slices = [asoperand(x) for x in slices]
@@ -360,7 +360,7 @@ def map(f: Callable[[Tree], Tree], xs: Tree) -> Tree:  # noqa: A001 - the public
     >>> map(lambda x: x * x, np.arange(3)).tolist()
     [0, 1, 4]
     """
-    _callable(f, "map", "f")
+    f = _callable(f, "map", "f")
     return scan(lambda carry, x: (carry, f(x)), None, xs)[1]
 
 

@@ -13,6 +13,7 @@ from xdsl.ir import Block, Region, SSAValue
 from cuvil.frontend.dispatch import TraceBuilder, asoperand, materialise
 from cuvil.frontend.einops_backend import teach_einops
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
+from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import name_user_line
 from cuvil.frontend.tracer import Guard, Missing, Trace, Tracer, current_trace, tracing
 from cuvil.ir.attributes import ConstraintsAttr
@@ -58,7 +59,7 @@ def _run(t: Trace, fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Tree
     teach_einops()
     with tracing(t):
         try:
-            result = fn(*args, **kwargs)
+            result = convert(fn)(*args, **kwargs)
         except CuvilError as error:
             name_user_line(error)
             raise

@@ -6,6 +6,7 @@ Values are given as leaves (arrays, traced arrays, Python scalars) with a label 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,13 +73,36 @@ class Region:
 def open_region(parent: Trace, kinds: Sequence[Kind], names: Sequence[str]) -> Region:
     """A new region with arguments of the given types."""
     trace = parent.within(parent.name)
-    return Region(trace, [trace.argument(k.aval, n, k.weak) for k, n in zip(kinds, names, strict=True)])
+    hints = [n.removeprefix("variable ").removeprefix("the carried value").strip("'") for n in names]
+    return Region(trace, [trace.argument(k.aval, n, k.weak) for k, n in zip(kinds, hints, strict=True)])
+
+
+#: For each branch or loop that is running, outer ones first: whether it is being traced into a region.
+_AROUND: ContextVar[tuple[bool, ...]] = ContextVar("cuvil_regions", default=())
+
+
+def around() -> tuple[bool, ...]:
+    """For each branch or loop that is running, outer ones first: whether it is being traced into a region."""
+    return _AROUND.get()
 
 
 def inside(region: Region, run: Callable[[], Any]) -> Any:
     """Run Python code so that its ops go into the region."""
-    with tracing(region.trace, keep=True):
+    token = _AROUND.set((*_AROUND.get(), True))
+    try:
+        with tracing(region.trace, keep=True):
+            return run()
+    finally:
+        _AROUND.reset(token)
+
+
+def plainly(run: Callable[[], Any]) -> Any:
+    """Run Python code of a branch or an iteration that is known to be taken."""
+    token = _AROUND.set((*_AROUND.get(), False))
+    try:
         return run()
+    finally:
+        _AROUND.reset(token)
 
 
 def here() -> LocationAttr:

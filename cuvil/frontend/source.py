@@ -8,13 +8,14 @@ from types import FrameType
 
 from cuvil.support.errors import CuvilError
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Where cuvil's own code is.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def user_frame() -> FrameType | None:
     """The innermost frame that is not cuvil's own code."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return frame
 
@@ -29,7 +30,7 @@ def compares_in_user_code() -> bool:
         frame = frame.f_back
     while frame is not None and frame.f_code.co_name == "__eq__":
         frame = frame.f_back
-    return frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE)
+    return frame is not None and not frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def name_user_line(error: CuvilError) -> None:
@@ -40,7 +41,7 @@ def name_user_line(error: CuvilError) -> None:
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
+        if not code.co_filename.startswith(PACKAGE):
             where = f" (at {code.co_filename}:{trace.tb_lineno}, in {code.co_name})"
         trace = trace.tb_next
     error.args = (f"{error.args[0]}{where}", *error.args[1:])

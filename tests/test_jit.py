@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import operator
 import os
 import re
 import subprocess
@@ -455,11 +456,13 @@ def _leak(x: Any) -> Any:
 @pytest.mark.parametrize(
     "what, use",
     [
-        ("a Python condition.*cuvil.numpy.where.*static_argnames", lambda x: 1 if x > 0 else 2),
+        ("a Python condition.*cuvil.cond.*cuvil.numpy.where.*static_argnames", lambda x: bool(x > 0)),
+        (r"array of shape \[4, 8\], whose truth is ambiguous.*cuvil.numpy.any", lambda x: 1 if x > 0 else 2),
         (r"int\(x\).*astype\('int64'\)", lambda x: int(x)),
         (r"float\(x\).*astype\('float32'\)", lambda x: float(x)),
         ("an index or a size.*cuvil.numpy.take", lambda x: [1, 2][x]),
-        ("an index or a size.*static argument", lambda x: range(x)),
+        ("an index or a size.*static argument", lambda x: operator.index(x)),
+        ("range of traced bounds.*cuvil.numpy.arange", lambda x: list(range(cnp.sum(x).astype("int32")))),
         (r"len\(\) of a rank-0.*reshape", lambda x: len(cnp.sum(x))),
         ("rank-0 traced array cannot be iterated", lambda x: list(cnp.sum(x))),
         (r"cannot be changed in place.*x.at\[index\].set\(value\)", lambda x: x.__setitem__(0, 1)),

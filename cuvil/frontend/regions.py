@@ -73,7 +73,7 @@ class Region:
 def open_region(parent: Trace, kinds: Sequence[Kind], names: Sequence[str]) -> Region:
     """A new region with arguments of the given types."""
     trace = parent.within(parent.name)
-    hints = [n.removeprefix("variable ").removeprefix("the carried value").strip("'") for n in names]
+    hints = [n.removeprefix("variable ").removeprefix("the ").strip("'") for n in names]
     return Region(trace, [trace.argument(k.aval, n, k.weak) for k, n in zip(kinds, hints, strict=True)])
 
 

@@ -353,9 +353,10 @@ class Tracer:
 
     def __bool__(self) -> bool:
         self._concrete(
-            "a Python condition (if, while, and, or, not, assert)",
-            "Use cuvil.numpy.where(condition, a, b) to choose by element, or mark the argument static with"
-            " static_argnames=... if its value is known before the call.",
+            "a Python condition",
+            "In functions whose source cuvil can read, if, while, and, or, not and assert work on traced values;"
+            " elsewhere use cuvil.cond or cuvil.while_loop, cuvil.numpy.where(condition, a, b) to choose by element, or"
+            " mark the argument static with static_argnames=... if its value is known before the call.",
         )
 
     def __int__(self) -> int:

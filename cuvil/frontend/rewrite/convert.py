@@ -8,6 +8,7 @@ import copy
 import functools
 import linecache
 import logging
+import operator
 import os
 import sysconfig
 import threading
@@ -22,9 +23,7 @@ from cuvil.frontend.source import PACKAGE
 
 log = logging.getLogger("cuvil.rewrite")
 
-_FUTURE = 0
-for _name in __future__.all_feature_names:
-    _FUTURE |= getattr(__future__, _name).compiler_flag
+_FUTURE = functools.reduce(operator.or_, (getattr(__future__, n).compiler_flag for n in __future__.all_feature_names))
 
 #: Code that is not the user's: it is traced as it is.
 _FOREIGN = (

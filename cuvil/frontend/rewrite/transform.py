@@ -401,14 +401,18 @@ class _Body(ast.NodeTransformer):
         node.body = self.statements(node.body)
         return node
 
-    def visit_Try(self, node: ast.Try) -> ast.Try:
+    def _try(self, node: Any) -> Any:
         node.body, node.orelse = self.statements(node.body), self.statements(node.orelse)
         node.finalbody = self.statements(node.finalbody)
         for handler in node.handlers:
             handler.body = self.statements(handler.body)
         return node
 
-    visit_TryStar = visit_Try  # noqa: N815 - called by the name of the node
+    def visit_Try(self, node: ast.Try) -> ast.Try:
+        return self._try(node)
+
+    def visit_TryStar(self, node: ast.TryStar) -> ast.TryStar:
+        return self._try(node)
 
     def visit_Match(self, node: ast.Match) -> ast.Match:
         node.subject = self.visit(node.subject)

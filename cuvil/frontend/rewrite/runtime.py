@@ -88,7 +88,9 @@ def _write(cells: Cells, values: Mapping[str, Any]) -> None:
 
 
 def _label(name: str) -> str:
-    return "the value to return" if is_placeholder(name) else f"variable {name!r}"
+    if is_placeholder(name):
+        return "the value to return"
+    return name if name.startswith("the value") else f"variable {name!r}"
 
 
 def _is_array(x: Any) -> bool:
@@ -176,7 +178,7 @@ def _merge(
                 continue
             if not all(_is_array(c) for c in column):
                 raise TracingError(
-                    f"variable {path!r} is {_shown(column)}, depending on a traced condition{at_user_line()}; only"
+                    f"{_label(path)} is {_shown(column)}, depending on a traced condition{at_user_line()}; only"
                     " arrays and numbers can depend on a traced value"
                 )
             open_leaves.append(len(leaves))

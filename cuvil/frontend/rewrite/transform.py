@@ -61,11 +61,12 @@ def _no_arguments(*names: str) -> ast.arguments:
 
 
 def _at(node: _Node, source: ast.AST) -> _Node:
-    """Give new nodes the line of the statement that they stand for."""
-    ast.copy_location(node, source)
+    """Give new nodes the first line of what they stand for: a call takes its line from the end of its function."""
+    line, column = source.lineno, source.col_offset  # type: ignore[attr-defined]
     for part in ast.walk(node):
-        if "lineno" in part._attributes and not hasattr(part, "lineno"):
-            ast.copy_location(part, source)
+        if part is node or ("lineno" in part._attributes and not hasattr(part, "lineno")):
+            part.lineno, part.end_lineno = line, line  # type: ignore[attr-defined]
+            part.col_offset, part.end_col_offset = column, column  # type: ignore[attr-defined]
     return node
 
 

@@ -173,6 +173,21 @@ def return_in_a_loop(n: Any) -> Any:
     return -1, n
 
 
+def return_after_the_first_iteration(n: Any) -> Any:
+    for i in range(-1, n):
+        if not i <= 0:
+            return i, n
+    else:
+        n = n + 1
+    k = 2
+    while k > 0 and n < 100:
+        k -= 1
+        if k == 0:
+            return k, n * 2
+        n = n + 30
+    return -1, -n
+
+
 def else_of_a_loop(n: Any) -> Any:
     found = 0
     while n > 0:
@@ -250,7 +265,7 @@ NUMBERS = [(I(n),) for n in (1, 2, 6, 7, 9, 10, 27)]
 @pytest.mark.parametrize(
     "fn",
     [
-        collatz, sum_with_jumps, backwards, between, return_in_a_loop, else_of_a_loop, endless, while_with_and,
+        collatz, sum_with_jumps, backwards, between, return_in_a_loop, return_after_the_first_iteration, else_of_a_loop, endless, while_with_and,
         continue_in_while, concrete_range_with_traced_break, concrete_list_with_traced_break, layers_with_traced_exit,
     ],
     ids=lambda f: f.__name__,

@@ -13,6 +13,7 @@ from cuvil.frontend.dispatch import asoperand, elementwise
 from cuvil.frontend.namespace.creation import zeros
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
 from cuvil.frontend.regions import (
+    Kind,
     Region,
     around,
     as_condition,
@@ -221,11 +222,10 @@ def _fill(name: str, values: Sequence[Any], regions: Sequence[Region]) -> list[A
 def _blank(value: Any) -> Any:
     """Something of a value's structure and types that nobody will read."""
     leaves, tree = flatten(value)
-    return tree.unflatten(_zero(x) if _is_array(x) else x for x in leaves)
+    return tree.unflatten(_zero(kind_of(x)) if _is_array(x) else x for x in leaves)
 
 
-def _zero(x: Any) -> Any:
-    kind = kind_of(x)
+def _zero(kind: Kind) -> Any:
     return kind.weak() if kind.weak is not None else zeros(kind.aval.shape, dtype=kind.aval.dtype.numpy)
 
 
@@ -290,45 +290,57 @@ class _State:
         self.before = _read(cells)
         self.trees: dict[str, TreeDef] = {}
         self.fixed: dict[str, list[Any]] = {}  # leaves by name; those that the loop carries are UNDEFINED
+        self.never: list[str] = []  # unbound before the loop and after an iteration
         self.labels: list[str] = []
         self.leaves: list[Any] = []
 
-    def start(self, parent: Trace, step: Thunk) -> None:
+    def start(self, parent: Trace, step: Callable[[Any], None]) -> None:
         """Read the variables. One that is unbound must be the value to return, or not be bound by the loop either.
 
-        ``step`` runs an iteration, for what it binds.
+        ``step`` runs an iteration of some number, for what it binds.
         """
         unbound = [n for n in self.names if self.before[n] is UNDEFINED]
-        initial = {n: self.before[n] for n in self.names}
-        if unbound:
-            region = open_region(parent, (), ())
-            inside(region, step)
-            found = {n: _get(self.cells[n]) for n in unbound}
-            blanks: dict[str, Any] = {}
-            for n, value in found.items():
-                if value is UNDEFINED:
-                    continue
-                if not is_placeholder(n):
-                    raise TracingError(
-                        f"{_label(n)} is bound in the loop only, which may not run at all: how often it runs is known"
-                        f" when the compiled function runs{at_user_line()}. Bind it before the loop, to a value of the"
-                        " shape and dtype that it will have."
-                    )
-                blanks[n] = inside(region, lambda value=value: flatten(value))
-            region.trace.alive = False
-            _write(self.cells, self.before)
-            for n, (leaves, tree) in blanks.items():
-                initial[n] = tree.unflatten(_zero(x) if _is_array(x) else x for x in leaves)
-            self.names = [n for n in self.names if initial[n] is not UNDEFINED]
+        self.names = [n for n in self.names if self.before[n] is not UNDEFINED]
         for n in self.names:
-            leaves, self.trees[n] = flatten(initial[n])
-            self.fixed[n] = []
-            for path, leaf in zip(leaf_paths(self.trees[n], n), leaves, strict=True):
-                moves = _is_array(leaf)
-                self.fixed[n].append(UNDEFINED if moves else leaf)
-                if moves:
-                    self.leaves.append(leaf)
-                    self.labels.append(_label(path))
+            self._add(n, *flatten(self.before[n]))
+        if not unbound:
+            return
+        # Everything that changes is traced, as it will be: nothing is decided by what it is at first.
+        kinds = [kind_of(0), *map(kind_of, self.leaves)]
+        region = open_region(parent, kinds, ["i", *self.labels])
+
+        def iterate() -> None:
+            self.load(region.arguments[1:])
+            step(region.arguments[0])
+
+        inside(region, iterate)
+        found = {n: _get(self.cells[n]) for n in unbound}
+        for n, value in found.items():
+            if value is UNDEFINED:
+                self.never.append(n)
+                continue
+            if not is_placeholder(n):
+                raise TracingError(
+                    f"{_label(n)} is bound in the loop only, which may not run at all: how often it runs is known"
+                    f" when the compiled function runs{at_user_line()}. Bind it before the loop, to a value of the"
+                    " shape and dtype that it will have."
+                )
+            self.names.append(n)
+            leaves, tree = flatten(value)
+            # The value that it starts with is made outside of the loop.
+            self._add(n, [_zero(kind_of(x)) if _is_array(x) else x for x in leaves], tree)
+        region.trace.alive = False
+        self.restore()
+
+    def _add(self, name: str, leaves: Sequence[Any], tree: TreeDef) -> None:
+        self.trees[name] = tree
+        self.fixed[name] = []
+        for path, leaf in zip(leaf_paths(tree, name), leaves, strict=True):
+            moves = _is_array(leaf)
+            self.fixed[name].append(UNDEFINED if moves else leaf)
+            if moves:
+                self.leaves.append(leaf)
+                self.labels.append(_label(path))
 
     def load(self, values: Sequence[Any]) -> None:
         """Set the variables for an iteration, or for what comes after the loop."""
@@ -345,6 +357,9 @@ class _State:
             TracingError: a variable has another structure, or what is no array changed.
         """
         out: list[Any] = []
+        for n in self.never:
+            if _get(self.cells[n]) is not UNDEFINED:
+                raise TracingError(f"{_label(n)} is bound in some iterations of a traced loop only{at_user_line()}")
         for n in self.names:
             value = _get(self.cells[n])
             leaves, tree = flatten(value)
@@ -396,7 +411,7 @@ def _while(parent: Trace, test: Thunk, body: Thunk, names: Sequence[str]) -> Non
         return test()
 
     try:
-        state.start(parent, body)
+        state.start(parent, lambda _: body())
         out = build_while(parent, state.leaves, state.labels, condition, step, here())
     except BaseException:
         state.restore()
@@ -543,7 +558,7 @@ def _range(
         return state.store()
 
     try:
-        state.start(parent, lambda: body(0 if isinstance(start, (Tracer, Expr)) else start))
+        state.start(parent, body)
         if more is None and not isinstance(start, Tracer) and not isinstance(stop, Tracer):
             span: Dim = stop - start if step > 0 else start - stop
             trip = parent.scope.simplify(dim_max(ceildiv(span, abs(step)), 0))

@@ -265,7 +265,8 @@ NUMBERS = [(I(n),) for n in (1, 2, 6, 7, 9, 10, 27)]
 @pytest.mark.parametrize(
     "fn",
     [
-        collatz, sum_with_jumps, backwards, between, return_in_a_loop, return_after_the_first_iteration, else_of_a_loop, endless, while_with_and,
+        collatz, sum_with_jumps, backwards, between, return_in_a_loop, return_after_the_first_iteration, else_of_a_loop,
+        endless, while_with_and,
         continue_in_while, concrete_range_with_traced_break, concrete_list_with_traced_break, layers_with_traced_exit,
     ],
     ids=lambda f: f.__name__,

@@ -34,6 +34,16 @@ def test_own_rule_keeps_small_probabilities() -> None:
     assert re.search(r"with the rule: +\[\[-200", out)
 
 
+def test_a_sentence_is_completed_by_one_native_loop() -> None:
+    out = run("examples/lstm_text.py")
+    found = re.search(r"(\d+) of 32 lines are completed word for word", out)
+    assert found is not None and int(found[1]) >= 31
+    assert "32 of 32 are what a loop in Python gives" in out
+    assert "2 compiled variants served prompts of every length" in out
+    other = run("examples/lstm_text.py", "Boil salted")
+    assert other.startswith("Boil salted water, then add the spaghetti")
+
+
 def test_the_readme_runs() -> None:
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code is not None

@@ -22,7 +22,7 @@ SPEC = [("x", "float32", ("N",))]
         (lambda x: x if x.shape[0] > 3 else -x, "N > 3 has no answer"),
         (lambda x: x / math.sqrt(x.shape[0]), r"cuvil\.numpy\.sqrt\(N\)"),
         (lambda x: x * float(x.shape[0]), r"instead of math or float\(\)"),
-        (lambda x: [x[i] for i in range(x.shape[0])], "to loop over it, make that axis static"),
+        (lambda x: [x[i] for i in range(x.shape[0])], "for a list use cuvil.map.*make that axis static"),
     ],
 )  # fmt: skip
 def test_the_message_names_the_line_and_a_way_out(fn: Callable[[Any], Any], says: str) -> None:

@@ -427,8 +427,8 @@ class TracedRange:
 
     def __iter__(self) -> Iterator[int]:
         raise TracingError(
-            f"a range of traced bounds can only be gone over by a for statement of a function whose source is"
-            f" available{at_user_line()}; use cuvil.numpy.arange for an array"
+            f"a range of traced bounds has no numbers yet{at_user_line()}: a for statement goes over it natively; for a"
+            " list use cuvil.map or cuvil.scan, for an array cuvil.numpy.arange, or make that axis static"
         )
 
     def __len__(self) -> int:

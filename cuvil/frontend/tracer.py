@@ -294,6 +294,15 @@ class Tracer:
         return product(self.aval.shape)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.aval.dtype.itemsize
+
+    @property
+    def nbytes(self) -> Dim:
+        return self.size * self.itemsize
+
+    @property
     def device(self) -> str:
         return "cpu"
 
@@ -457,6 +466,18 @@ class Tracer:
     def copy(self) -> Tracer:
         return self
 
+    def __divmod__(self, other: Any) -> Any:
+        return _method("divmod")(self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return _method("divmod")(other, self)
+
+    def sort(self, *_: Any, **__: Any) -> NoReturn:
+        raise TracingError(
+            f"x.sort() would sort a traced array in place{at_user_line()}; use cuvil.numpy.sort(x), which returns a"
+            " sorted copy"
+        )
+
     def swapaxes(self, a: int, b: int) -> Tracer:
         return _method("swapaxes")(self, a, b)
 
@@ -486,6 +507,20 @@ def _reducer(name: str) -> Callable[..., Any]:
     return method
 
 
+#: Methods of NumPy's arrays that are functions of the namespace with the array first.
+FUNCTION_METHODS = (
+    "argsort", "clip", "cumprod", "cumsum", "diagonal", "dot", "nonzero", "repeat", "round", "take", "trace",
+)  # fmt: skip
+
+
+def _function_method(name: str) -> Callable[..., Any]:
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        return METHODS[name](self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
 def _install() -> None:
     arithmetic = {
         "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
@@ -510,6 +545,8 @@ def _install() -> None:
         setattr(Tracer, f"__{dunder}__", _unary(name))
     for name in ("sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "cumulative_sum"):
         setattr(Tracer, name, _reducer(name))
+    for name in FUNCTION_METHODS:
+        setattr(Tracer, name, _function_method(name))
 
 
 _install()

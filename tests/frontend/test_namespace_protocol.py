@@ -51,13 +51,13 @@ def test_numpy_functions_on_traced_arrays(name: str) -> None:
 
 
 def test_functions_that_are_not_there_name_the_nearest_and_the_line() -> None:
-    with pytest.raises(UnsupportedError, match=r"numpy\.cumulative_trapezoid|numpy\.trapezoid") as caught:
-        run_traced(lambda x: np.trapezoid(x), X)
+    with pytest.raises(UnsupportedError, match=r"numpy\.gradient") as caught:
+        run_traced(lambda x: np.gradient(x), X)
     assert __file__ in str(caught.value)
     with pytest.raises(UnsupportedError, match=r"numpy\.linalg\.eig is not supported"):
         run_traced(lambda x: np.linalg.eig(x), X)
     with pytest.raises(UnsupportedError, match=r"the nearest names are .*mean"):
-        run_traced(lambda x: np.nanmean(x), X)
+        run_traced(lambda x: np.nanmedian(x), X)
     with pytest.raises(UnsupportedError, match=r"numpy\.sum on traced arrays does not take these arguments"):
         run_traced(lambda x: np.sum(x, where=X > 1), X)
     with pytest.raises(UnsupportedError, match=r"numpy\.subtract\.reduce"):

@@ -16,7 +16,7 @@ from cuvil.frontend.namespace import fourier, functions, linear_algebra
 from cuvil.frontend.namespace.arguments import AnyArray
 from cuvil.frontend.namespace.indexing import getitem
 from cuvil.frontend.source import at_user_line
-from cuvil.frontend.tracer import METHODS, Tracer
+from cuvil.frontend.tracer import FUNCTION_METHODS, METHODS, Tracer
 from cuvil.support.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 
 _SCALAR_OPERATORS = frozenset(
@@ -211,7 +211,8 @@ METHODS.update(
             for name in (
                 "transpose", "matrix_transpose", "at", "astype", "reshape", "squeeze", "swapaxes",
                 "sum", "prod", "max", "min", "mean", "var", "std", "any", "all", "argmax", "argmin", "cumulative_sum",
-                "real", "imag", "conj", "arange", "stack", "tile", "concat", "expand_dims", "einsum",
+                "real", "imag", "conj", "arange", "stack", "tile", "concat", "expand_dims", "einsum", "divmod",
+                *FUNCTION_METHODS,
             )
         },
     }

@@ -643,7 +643,8 @@ def close(dt: str, got: np.ndarray, want: np.ndarray) -> None:
 ATTENTION_SHAPES = [  # batch, heads, kv_heads, queries, keys, depth, value_depth
     (2, 4, 2, 70, 90, 24, 40), (1, 2, 2, 17, 64, 16, 16), (1, 3, 1, 1, 300, 32, 32), (2, 8, 2, 1, 129, 7, 5),
     (1, 2, 2, 5, 1, 1, 1), (1, 1, 1, 3, 0, 4, 4), (1, 2, 1, 2, 65, 64, 96), (1, 1, 1, 200, 200, 8, 80),
-    (0, 2, 2, 4, 4, 8, 8), (1, 2, 2, 0, 4, 8, 8), (1, 1, 1, 9, 9, 0, 3),
+    (0, 2, 2, 4, 4, 8, 8), (1, 2, 2, 0, 4, 8, 8), (1, 1, 1, 9, 9, 0, 3), (1, 2, 1, 1, 1100, 48, 80),
+    (1, 2, 2, 4, 513, 16, 128), (1, 1, 1, 600, 600, 80, 20), (3, 20, 20, 3, 530, 32, 33), (1, 2, 1, 16, 300, 65, 64),
 ]  # fmt: skip
 
 
@@ -687,18 +688,18 @@ def test_attention_special_values(kernels: Kernels, queries: int) -> None:
     rng = np.random.default_rng(2)
     shape = (1, 1, queries, 16)
     q = rng.standard_normal(shape).astype(np.float32)
-    k, v = (rng.standard_normal((1, 1, 100, 16)).astype(np.float32) for _ in range(2))
-    mask = np.ones((1, 1, queries, 100), bool)
+    k, v = (rng.standard_normal((1, 1, 600, 16)).astype(np.float32) for _ in range(2))
+    mask = np.ones((1, 1, queries, 600), bool)
     mask[0, 0, 1] = False  # a row without keys
     out = np.zeros(shape, np.float32)
     run_attention(kernels, "f32", q, k, v, out, mask, False, 1.0)
     assert np.isnan(out[0, 0, 1]).all() and np.isfinite(out[0, 0, 0]).all()
 
-    # The first 99 keys masked away: the running maximum is -inf over whole blocks.
-    mask = np.zeros((1, 1, queries, 100), bool)
-    mask[..., 99] = True
+    # The first 599 keys masked away: the running maximum is -inf over whole blocks.
+    mask = np.zeros((1, 1, queries, 600), bool)
+    mask[..., 599] = True
     run_attention(kernels, "f32", q, k, v, out, mask, False, 1.0)
-    np.testing.assert_allclose(out, np.broadcast_to(v[:, :, 99:], shape), rtol=1e-6)
+    np.testing.assert_allclose(out, np.broadcast_to(v[:, :, 599:], shape), rtol=1e-6)
 
     # Huge finite scores and values stay finite.
     run_attention(kernels, "f32", q, k, np.full_like(v, 3e38), out, None, False, 1e4)
@@ -706,7 +707,7 @@ def test_attention_special_values(kernels: Kernels, queries: int) -> None:
 
     # A NaN key makes every row that scores it NaN, unless a bool or causal mask hides it.
     bad = k.copy()
-    bad[0, 0, 90] = np.nan
+    bad[0, 0, 590] = np.nan
     run_attention(kernels, "f32", q, bad, v, out, None, False, 1.0)
     assert np.isnan(out).all()
     run_attention(kernels, "f32", q, bad, v, out, None, True, 1.0)
@@ -714,19 +715,22 @@ def test_attention_special_values(kernels: Kernels, queries: int) -> None:
 
     # An infinite value shows in all rows, as 0 * inf or w * inf, where it is masked too.
     bad = v.copy()
-    bad[0, 0, 95, 3] = np.inf
+    bad[0, 0, 595, 3] = np.inf
     run_attention(kernels, "f32", q, k, bad, out, None, True, 1.0)
     assert np.isnan(out[..., 3]).all() and np.isfinite(out[..., :3]).all()
 
 
-def test_attention_bits_do_not_depend_on_workers(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("queries", [2, 700])
+def test_attention_bits_do_not_depend_on_workers(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, queries: int
+) -> None:
     rng = np.random.default_rng(9)
-    q, k, v = (rng.standard_normal((1, 3, 300, 32)).astype(np.float32) for _ in range(3))
+    q, k, v = (rng.standard_normal((1, 3, n, 32)).astype(np.float32) for n in (queries, 700, 700))
     results: list[np.ndarray] = []
     for workers in (1, 2, 3):
         monkeypatch.setattr(kernels, "ctx", kernels.contexts[workers])
         out = np.zeros_like(q)
-        run_attention(kernels, "f32", q, k, v, out, None, True, 0.2)
+        run_attention(kernels, "f32", q, k, v, out, None, queries > 2, 0.2)
         results.append(out)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])

@@ -47,26 +47,33 @@ typedef struct {
 typedef struct {
     const CVL_X_MEM *image;
     int64_t at[3];     /* the input position that tap 0 reads, in the dilated input */
+    int follows;       /* the pixel before it, in the same row of the image */
     int64_t low, high; /* of a run of taps of a whole row: the elements inside the input, and where they are */
     const CVL_X_MEM *line;
 } CVL_(_pixel);
 
-/* Writes `count` elements of row i of a tile, from its column k on: those of x, or zeros where x is null. */
-CV_INLINE void CVL_(_copy)(CVL_T *tile, int64_t rows, int64_t i, int64_t k, const CVL_X_MEM *x, int64_t count) {
-    while (count > 0) {
-        int64_t in_chunk = k % CV_CHUNK, length = cvg_min(CV_CHUNK - in_chunk, count), l = 0;
-        CVL_T *to = tile + (k - in_chunk) * rows + i * CV_CHUNK + in_chunk;
-        if (x) {
-            for (; l + CV_LANES <= length; l += CV_LANES) CVL_STORE(to + l, CVL_LOAD(x + l));
-            if (l < length) CVL_STORE_PART(to + l, CVL_LOAD_PART(x + l, length - l), length - l);
-            x += length;
-        } else {
-            for (; l + CV_LANES <= length; l += CV_LANES) CVL_STORE(to + l, (CVL_V){});
-            if (l < length) CVL_STORE_PART(to + l, (CVL_V){}, length - l);
-        }
-        k += length;
-        count -= length;
+/* Writes `count` elements: those of x, or zeros where x is null. */
+CV_INLINE void CVL_(_copy)(CVL_T *to, const CVL_X_MEM *x, int64_t count) {
+    for (int64_t l = 0; l < count; l += CV_LANES) {
+        int64_t part = cvg_min(CV_LANES, count - l);
+        CVL_STORE_PART(to + l, x ? CVL_LOAD_PART(x + l, part) : (CVL_V){}, part);
     }
+}
+
+CV_INLINE void CVL_(_copy_four)(CVL_T *to, const CVL_X_MEM *x) {
+    CVL_V v[4];
+    _Pragma("GCC unroll 4") for (int l = 0; l < 4; l++) v[l] = CVL_LOAD(x + l * CV_LANES);
+    _Pragma("GCC unroll 4") for (int l = 0; l < 4; l++) CVL_STORE(to + l * CV_LANES, v[l]);
+}
+
+/* Of `count` elements those in [low, high) of x, and zeros around them. */
+CV_FUNC __attribute__((noinline)) void CVL_(_copy_inside)(CVL_T *to, const CVL_X_MEM *x, int64_t low, int64_t high,
+                                                          int64_t count) {
+    low = cvg_min(cvg_max(low, 0), count);
+    high = cvg_min(cvg_max(high, low), count);
+    CVL_(_copy)(to, 0, low);
+    CVL_(_copy)(to + low, x + low, high - low);
+    CVL_(_copy)(to + high, 0, count - high);
 }
 
 /* Columns [k, k + depth) of the patches of `rows` pixels of a group, from pixel `row` on, as a tile of A. */
@@ -78,8 +85,10 @@ CV_FUNC void CVL_(_pack_pixels)(const CVL_(_geometry) *g, int64_t group, CVL_T *
     int64_t length = g->together * g->channels, runs = s->kernel[2] / g->together;
     int64_t w = row % s->out[2], h = row / s->out[2] % s->out[1];
     int64_t d = row / (s->out[2] * s->out[1]) % s->out[0], n = row / CVC_PIXELS(s);
+    int follows = 0;
     for (int64_t i = 0; i < rows; i++) {
         CVL_(_pixel) *p = &pixels[i];
+        p->follows = follows;
         p->image = g->x + n * s->x_strides[0] + group * g->channels;
         p->at[0] = d * s->stride[0] - s->padding[0];
         p->at[1] = h * s->stride[1] - s->padding[1];
@@ -87,8 +96,9 @@ CV_FUNC void CVL_(_pack_pixels)(const CVL_(_geometry) *g, int64_t group, CVL_T *
         p->low = cvg_min(cvg_max(-p->at[2], 0), g->together) * g->channels;
         p->high = cvg_min(cvg_max(s->in[2] - p->at[2], 0), g->together) * g->channels;
         p->line = p->image + p->at[2] * s->x_strides[4];
+        follows = 1;
         if (++w == s->out[2]) {
-            w = 0;
+            w = follows = 0;
             if (++h == s->out[1]) {
                 h = 0;
                 if (++d == s->out[0]) {
@@ -101,37 +111,60 @@ CV_FUNC void CVL_(_pack_pixels)(const CVL_(_geometry) *g, int64_t group, CVL_T *
     int64_t run = k / length, skip = k % length, done = 0;
     int64_t tw = run % runs * g->together, th = run / runs % s->kernel[1], td = run / (runs * s->kernel[1]);
     while (done < depth) {
-        int64_t count = cvg_min(length - skip, depth - done), whole = cvg_round_up(count, CV_LANES);
-        /* A short run that ends before its chunk does is copied in whole vectors: the next run takes what is too much. */
-        int fits = done % CV_CHUNK + whole <= CV_CHUNK;
-        CVL_T *out = to + (done - done % CV_CHUNK) * rows + done % CV_CHUNK;
+        int64_t count = cvg_min(length - skip, depth - done);
+        /* Of each pixel's run, elements [low, high) are inside the input, at from + low. */
+        const CVL_X_MEM *from[CV_MR];
+        int64_t low[CV_MR], high[CV_MR], plane = -1;
         for (int64_t i = 0; i < rows; i++) {
             const CVL_(_pixel) *p = &pixels[i];
-            int64_t id = cvc_index(p->at[0] + td * s->dilation[0], s->in[0], s->input_dilation[0]);
-            int64_t ih = cvc_index(p->at[1] + th * s->dilation[1], s->in[1], s->input_dilation[1]);
-            int64_t low = 0, high = 0; /* elements [low, high) of the run are inside */
-            const CVL_X_MEM *line = 0;
-            if (id >= 0 && ih >= 0) {
-                int64_t plane = id * s->x_strides[2] + ih * s->x_strides[3] + skip;
-                if (g->together > 1) {
-                    low = cvg_min(cvg_max(p->low - skip, 0), count);
-                    high = cvg_min(cvg_max(p->high - skip, low), count);
-                    line = p->line + plane;
-                } else {
-                    int64_t iw = cvc_index(p->at[2] + tw * s->dilation[2], s->in[2], s->input_dilation[2]);
-                    if (iw >= 0) {
-                        high = count;
-                        line = p->image + plane + iw * s->x_strides[4];
+            if (!p->follows) { /* a row of the image */
+                int64_t id = cvc_index(p->at[0] + td * s->dilation[0], s->in[0], s->input_dilation[0]);
+                int64_t ih = cvc_index(p->at[1] + th * s->dilation[1], s->in[1], s->input_dilation[1]);
+                plane = id >= 0 && ih >= 0 ? id * s->x_strides[2] + ih * s->x_strides[3] + skip : -1;
+            }
+            low[i] = 0;
+            high[i] = 0;
+            from[i] = 0;
+            if (plane < 0) continue;
+            if (g->together > 1) {
+                low[i] = cvg_min(cvg_max(p->low - skip, 0), count);
+                high[i] = cvg_min(cvg_max(p->high - skip, low[i]), count);
+                from[i] = p->line + plane;
+            } else {
+                int64_t iw = cvc_index(p->at[2] + tw * s->dilation[2], s->in[2], s->input_dilation[2]);
+                if (iw < 0) continue;
+                high[i] = count;
+                from[i] = p->image + plane + iw * s->x_strides[4];
+            }
+        }
+        for (int64_t start = 0; start < count;) { /* what lies in one chunk */
+            int64_t in_chunk = (done + start) & (CV_CHUNK - 1), part = cvg_min(CV_CHUNK - in_chunk, count - start);
+            int64_t whole = cvg_round_up(part, CV_LANES), end = start + part;
+            CVL_T *out = to + (done + start - in_chunk) * rows + in_chunk;
+            /* Copied in whole vectors where the chunk has room: what is too much will be overwritten. */
+            int fits = in_chunk + whole <= CV_CHUNK;
+            if (part == 4 * CV_LANES) {
+                for (int64_t i = 0; i < rows; i++, out += CV_CHUNK) {
+                    if (low[i] <= start && high[i] >= end) {
+                        CVL_(_copy_four)(out, from[i] + start);
+                    } else {
+                        CVL_(_copy_inside)(out, from[i] + start, low[i] - start, high[i] - start, part);
+                    }
+                }
+            } else {
+                for (int64_t i = 0; i < rows; i++, out += CV_CHUNK) {
+                    const CVL_X_MEM *x = from[i] + start;
+                    int inside = low[i] <= start && high[i] >= end;
+                    if (inside && fits && x + whole <= g->x_end) {
+                        for (int64_t l = 0; l < whole; l += CV_LANES) CVL_STORE(out + l, CVL_LOAD(x + l));
+                    } else if (inside) {
+                        CVL_(_copy)(out, x, part);
+                    } else {
+                        CVL_(_copy_inside)(out, x, low[i] - start, high[i] - start, part);
                     }
                 }
             }
-            if (low == 0 && high == count && fits && line + whole <= g->x_end) {
-                for (int64_t l = 0; l < count; l += CV_LANES) CVL_STORE(out + i * CV_CHUNK + l, CVL_LOAD(line + l));
-                continue;
-            }
-            if (low > 0) CVL_(_copy)(to, rows, i, done, 0, low);
-            if (high > low) CVL_(_copy)(to, rows, i, done + low, line + low, high - low);
-            if (high < count) CVL_(_copy)(to, rows, i, done + high, 0, count - high);
+            start = end;
         }
         done += count;
         skip = 0;

@@ -81,6 +81,26 @@ CV_INLINE cv_hf64 cvi_scale_f64(cv_hf64 v, cv_hf64 n) {
 }
 #endif
 
+/* cvi_scale of what belongs to x, and 0 where x < least. Masked scores are -inf: with AVX-512 they cost nothing extra,
+ * while a scale that underflows takes a hundred cycles. x was clamped by CVI_FROM, which leaves small ones as they are
+ * where the mask follows. */
+#if CVI_GCC_AVX512
+#define CVI_FROM(dt, x, lo, hi) cvi_ltsel_##dt(cvi_all_##dt(hi), x)
+CV_INLINE cv_vf32 cvi_scale_from_f32(cv_vf32 v, cv_vf32 n, cv_vf32 x, float least) {
+    /* Comparison 5 is "not less", true for NaN. */
+    unsigned short lanes = __builtin_ia32_cmpps512_mask(x, cvi_all_f32(least), 5, -1, 4);
+    return __builtin_ia32_scalefps512_mask(v, n, (cv_vf32){}, lanes, 4);
+}
+CV_INLINE cv_hf64 cvi_scale_from_f64(cv_hf64 v, cv_hf64 n, cv_hf64 x, double least) {
+    unsigned char lanes = __builtin_ia32_cmppd512_mask(x, cvi_all_f64(least), 5, -1, 4);
+    return __builtin_ia32_scalefpd512_mask(v, n, (cv_hf64){}, lanes, 4);
+}
+#else
+#define CVI_FROM CVI_CLAMP
+#define cvi_scale_from_f32(v, n, x, least) ((void)(x), cvi_scale_f32(v, n))
+#define cvi_scale_from_f64(v, n, x, least) ((void)(x), cvi_scale_f64(v, n))
+#endif
+
 /* ---------------------------------------------------------------- exponentials, float32
  *
  * x = n ln2 + r, |r| <= ln2/2 (ln2 in two parts, the first of 9 bits so that n times it is exact);
@@ -90,22 +110,22 @@ CV_INLINE cv_hf64 cvi_scale_f64(cv_hf64 v, cv_hf64 n) {
 #define CVI_LN2_HI 0x1.63p-1f
 #define CVI_LN2_LO -0x1.bd0106p-13f
 
-CV_INLINE cv_vf32 cv_exp_f32(cv_vf32 x) {
-    x = CVI_CLAMP(f32, x, -104.0f, 89.0f);
+CV_INLINE cv_vf32 cv_exp_f32(cv_vf32 a) {
+    cv_vf32 x = CVI_FROM(f32, a, -104.0f, 89.0f);
     cv_vf32 n = cvi_nearest_f32(x * 0x1.715476p+0f);
     cv_vf32 r = x - n * CVI_LN2_HI;
     r = r - n * CVI_LN2_LO;
     cv_vf32 q = CVI_P4(r, 0x1p-1f, 0x1.5554d8p-3f, 0x1.5554b2p-5f, 0x1.121076p-7f, 0x1.6d7c44p-10f);
-    return cvi_scale_f32(1.0f + r * (1.0f + r * q), n);
+    return cvi_scale_from_f32(1.0f + r * (1.0f + r * q), n, a, -104.0f);
 }
 
-CV_INLINE cv_vf32 cv_exp2_f32(cv_vf32 x) {
-    x = CVI_CLAMP(f32, x, -151.0f, 129.0f);
+CV_INLINE cv_vf32 cv_exp2_f32(cv_vf32 a) {
+    cv_vf32 x = CVI_FROM(f32, a, -151.0f, 129.0f);
     cv_vf32 n = cvi_nearest_f32(x);
     cv_vf32 r = x - n;
     cv_vf32 p = CVI_P6(r, 0x1.62e43p-1f, 0x1.ebfbep-3f, 0x1.c6b08ep-5f, 0x1.3b2a1cp-7f, 0x1.5d874cp-10f,
                       0x1.444008p-13f, 0x1.00dc4cp-16f);
-    return cvi_scale_f32(1.0f + r * p, n);
+    return cvi_scale_from_f32(1.0f + r * p, n, a, -151.0f);
 }
 
 /* 2^n (e^r - 1) + 2^n - 1, as 2^n ((e^r - 1) + (1 - 2^-n)). */
@@ -218,16 +238,16 @@ CV_INLINE cv_hf64 cvi_expm1_small(cv_hf64 r) {
                       0x1.27e4caed84ba3p-22, 0x1.af5292008f816p-26, 0x1.1f8e70ad312ffp-29);
     return r + (r * r) * q;
 }
-CV_INLINE cv_hf64 cvi_exp(cv_hf64 x) {
-    x = CVI_CLAMP(f64, x, -746.0, 710.0);
+CV_INLINE cv_hf64 cvi_exp(cv_hf64 a) {
+    cv_hf64 x = CVI_FROM(f64, a, -746.0, 710.0);
     cv_hf64 n = cvi_nearest_f64(x * 0x1.71547652b82fep+0);
     cv_hf64 r = x - n * CVI_LN2_HI64;
-    return cvi_scale_f64(1.0 + cvi_expm1_small(r - n * CVI_LN2_LO64), n);
+    return cvi_scale_from_f64(1.0 + cvi_expm1_small(r - n * CVI_LN2_LO64), n, a, -746.0);
 }
-CV_INLINE cv_hf64 cvi_exp2(cv_hf64 x) {
-    x = CVI_CLAMP(f64, x, -1076.0, 1025.0);
+CV_INLINE cv_hf64 cvi_exp2(cv_hf64 a) {
+    cv_hf64 x = CVI_FROM(f64, a, -1076.0, 1025.0);
     cv_hf64 n = cvi_nearest_f64(x);
-    return cvi_scale_f64(1.0 + cvi_expm1_small((x - n) * 0x1.62e42fefa39efp-1), n);
+    return cvi_scale_from_f64(1.0 + cvi_expm1_small((x - n) * 0x1.62e42fefa39efp-1), n, a, -1076.0);
 }
 CV_INLINE cv_hf64 cvi_expm1(cv_hf64 a) {
     cv_hf64 x = CVI_CLAMP(f64, a, -40.0, 710.0);

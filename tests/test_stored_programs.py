@@ -24,7 +24,7 @@ from sample_programs import SAMPLES, compiled, traced
 import cuvil
 import cuvil.numpy as cnp
 from cuvil import nn
-from cuvil.compiler import CompileOptions, compile_program, runtime_library
+from cuvil.compiler import CompileOptions, compile_program, constant_library
 from cuvil.dtypes import float32
 from cuvil.frontend.dispatch import apply
 from cuvil.ir.attributes import ConstantArray, Origin, is_immutable
@@ -321,7 +321,7 @@ def test_the_digest_is_that_of_its_definition(size: int, seed: int) -> None:
     data = rng.integers(0, 256, size, np.uint8)
     blocks = -(-size // 1024)
     out = np.zeros(blocks * 4 + 1, np.uint64)
-    runtime_library().library.cv_digest(_pointer(data), _i64(size), key, _pointer(out))
+    constant_library().library.cv_digest(_pointer(data), _i64(size), key, _pointer(out))
     padded = np.zeros(blocks * 1024, np.uint8)
     padded[:size] = data
     words = np.frombuffer(key[: 1024 + 192], np.uint32)
@@ -342,22 +342,22 @@ def _i64(n: int) -> Any:
 
 
 def test_the_digest_tells_arrays_apart() -> None:
-    runtime, key = runtime_library(), RNG.bytes(DIGEST_KEY_BYTES)
+    tools, key = constant_library(), RNG.bytes(DIGEST_KEY_BYTES)
     big = np.zeros((64, 1030), np.float32)
     arrays = [big, big[:, :1029], big.reshape(-1), big.view(np.int32), big[:8], np.float32(0), np.zeros(0, np.float32)]
     changed = big.copy()
     changed[63, 1029] = -0.0
     arrays += [changed, np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32), np.asfortranarray(changed)]
-    digests = [runtime.digest(np.asarray(a), key) for a in arrays]
+    digests = [tools.digest(np.asarray(a), key) for a in arrays]
     assert len(set(digests)) == len(arrays)
-    assert runtime.digest(big.copy(), key) == digests[0] != runtime.digest(big, RNG.bytes(DIGEST_KEY_BYTES))
+    assert tools.digest(big.copy(), key) == digests[0] != tools.digest(big, RNG.bytes(DIGEST_KEY_BYTES))
 
 
 @given(st.integers(0, 150), st.integers(0, 150), st.sampled_from([np.int8, np.int16, np.float32, np.float64, complex]))
 def test_copies_of_transposed_arrays(rows: int, columns: int, dt: Any) -> None:
     a = np.arange(rows * columns).reshape(columns, rows).astype(dt).T
     to = np.full((rows, columns), 77, dt)
-    runtime_library().copy(a, to)
+    constant_library().copy(to, a)
     np.testing.assert_array_equal(to, a)
 
 

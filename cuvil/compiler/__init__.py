@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from cuvil.backends.base import Runnable
-from cuvil.backends.c.backend import runtime_path
+from cuvil.backends.c.backend import constants_path, runtime_path
 from cuvil.backends.c.toolchain import compile_shared
 from cuvil.backends.null.backend import NullProgram
 from cuvil.backends.reference.backend import ReferenceProgram
@@ -35,7 +35,7 @@ from cuvil.passes.lowering.program import lower_program
 from cuvil.passes.pipeline import PassOptions, PassRecord, fuse_stage, optimise
 from cuvil.runtime import dispatch
 from cuvil.runtime.executable import Executable
-from cuvil.runtime.library import RuntimeLibrary
+from cuvil.runtime.library import ConstantLibrary, RuntimeLibrary
 from cuvil.support import config
 from cuvil.support.cache import DiskCache, shared_cache
 from cuvil.support.errors import ArgumentError, BackendError, IRError, ToolchainError
@@ -111,14 +111,41 @@ class Compiled:
         return self.stages[stage]()
 
 
-@lru_cache(maxsize=1)
+T = TypeVar("T")
+
+_PREPARED: dict[tuple[str, str | None, int], Future[Any]] = {}
+_PREPARED_LOCK = threading.Lock()
+
+
+def _prepare(name: str, choice: str | None, make: Callable[[], T]) -> Future[T]:
+    """What ``make`` returns, once in a process, made by a thread of its own while the caller goes on."""
+    with _PREPARED_LOCK:
+        key = (name, choice, os.getpid())  # a forked child has not the thread that was to fulfil its parent's promise
+        known = _PREPARED.get(key)
+        if known is None or (known.done() and known.exception() is not None):  # what failed may have been mended
+            pool = ThreadPoolExecutor(1, thread_name_prefix=f"cuvil-{name}")
+            known = _PREPARED[key] = pool.submit(make)
+            pool.shutdown(wait=False)
+        return known
+
+
+os.register_at_fork(after_in_child=lambda: globals().update(_PREPARED_LOCK=threading.Lock()))
+
+
+def start_runtime() -> Future[RuntimeLibrary]:
+    """The process's runtime library with its pool of ``CUVIL_NUM_THREADS`` threads, compiled where it never was."""
+    return _prepare("runtime", None, lambda: RuntimeLibrary(runtime_path(), config.num_threads()))
+
+
 def runtime_library() -> RuntimeLibrary:
-    """The process's runtime library with its pool of ``CUVIL_NUM_THREADS`` threads."""
-    return RuntimeLibrary(runtime_path(), config.num_threads())
+    """What :func:`start_runtime` gives."""
+    return start_runtime().result()
 
 
-_DISPATCHERS: dict[tuple[str | None, int], Future[dispatch.DispatchModule | None]] = {}
-_DISPATCHERS_LOCK = threading.Lock()
+@lru_cache(maxsize=1)
+def constant_library() -> ConstantLibrary:
+    """The process's library for hashes and copies of constants."""
+    return ConstantLibrary(constants_path())
 
 
 def start_dispatcher() -> Future[dispatch.DispatchModule | None]:
@@ -127,14 +154,7 @@ def start_dispatcher() -> Future[dispatch.DispatchModule | None]:
     Its result raises BackendError or ToolchainError where the native one is asked for and cannot be had.
     """
     choice = config.dispatch()
-    with _DISPATCHERS_LOCK:
-        key = (choice, os.getpid())  # a forked child has not the thread that was to fulfil its parent's promise
-        known = _DISPATCHERS.get(key)
-        if known is None or (known.done() and known.exception() is not None):  # what failed may have been mended
-            pool = ThreadPoolExecutor(1, thread_name_prefix="cuvil-dispatch")
-            _DISPATCHERS[key] = pool.submit(_dispatcher, choice)
-            pool.shutdown(wait=False)
-        return _DISPATCHERS[key]
+    return _prepare("dispatch", choice, lambda: _dispatcher(choice))
 
 
 def _dispatcher(choice: str | None) -> dispatch.DispatchModule | None:
@@ -192,14 +212,15 @@ def fuse_program(program: TracedProgram, options: CompileOptions) -> list[PassRe
 
 
 def _compile_native(program: TracedProgram, options: CompileOptions, keep_text: bool) -> Compiled:
-    dispatcher, runtime, cache = start_dispatcher(), runtime_library(), shared_cache()
+    runtime, dispatcher, cache = start_runtime(), start_dispatcher(), shared_cache()
+    tools = constant_library()
     stored = None
     if options.rules or options.validate:
         what = "rules of the user" if options.rules else "validation of the passes"
         log.info("%s is compiled without the compile cache: %s", program.name, what)
     else:
         settings = f"{options.numerics} {options.precision} {options.optimise}"
-        stored = stored_programs.find(program, settings, cache, runtime)
+        stored = stored_programs.find(program, settings, cache, tools)
     texts: dict[str, Callable[[], str]] = {}
     made: list[tuple[KernelProgram, list[PassRecord]]] = []
 
@@ -214,14 +235,14 @@ def _compile_native(program: TracedProgram, options: CompileOptions, keep_text: 
         kernels, records = lowered()
         with TemporaryDirectory(prefix="cuvil-") as folder:
             native = stored_programs.link(Path(folder), kernels)
-            executable = Executable(native, runtime, dispatcher.result())
+            executable = Executable(native, runtime.result(), dispatcher.result(), tools)
         texts["kernel"] = partial(format_module, kernels.module)
         texts["source"] = partial(stored_programs.source_text, native.sources)
     else:
         loaded = _load(stored, cache, lowered)
         for constant in stored.captured:
             constant.forget()
-        executable = Executable(loaded.program, runtime, dispatcher.result())
+        executable = Executable(loaded.program, runtime.result(), dispatcher.result(), tools)
         records = loaded.records
         texts |= loaded.texts
     if not keep_text:

@@ -27,7 +27,7 @@ from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.program_file import FORMAT, read_program, write_program
 from cuvil.ir.text import format_module
 from cuvil.passes.pipeline import PassRecord
-from cuvil.runtime.library import DIGEST_KEY_BYTES, RuntimeLibrary
+from cuvil.runtime.library import DIGEST_KEY_BYTES, ConstantLibrary
 from cuvil.support.cache import DiskCache, content_key
 from cuvil.support.errors import BackendError, IRError
 from cuvil.support.source_digest import source_digest
@@ -55,7 +55,7 @@ class Loaded:
     texts: dict[str, Callable[[], str]]
 
 
-def find(program: TracedProgram, settings: str, cache: DiskCache, runtime: RuntimeLibrary) -> Stored | None:
+def find(program: TracedProgram, settings: str, cache: DiskCache, tools: ConstantLibrary) -> Stored | None:
     """Where a traced program, before any pass, belongs under some settings; None where it has no fingerprint."""
     try:
         found = fingerprint(program.func, map(str, program.scope.relations))
@@ -66,7 +66,7 @@ def find(program: TracedProgram, settings: str, cache: DiskCache, runtime: Runti
         log.info("%s is not kept in the compile cache: it holds ops of a later stage", program.name)
         return None
     secret = _secret(cache)
-    digests = [runtime.digest(c.array, secret) for c in found.constants]
+    digests = [tools.digest(c.array, secret) for c in found.constants]
     toolchain = find_toolchain()
     compiler = [*toolchain.command, toolchain.kind, toolchain.version, toolchain.cpu, *toolchain.flags]
     key = content_key(str(FORMAT), settings, source_digest(), np.__version__, *compiler, "|", found.structure, *digests)

@@ -15,7 +15,7 @@ from cuvil.ir.attributes import ConstantArray, is_immutable
 from cuvil.ir.binary import HostCall, NativeProgram
 from cuvil.ops.record import Array
 from cuvil.runtime.arena import ALIGNMENT
-from cuvil.runtime.library import Context, RuntimeLibrary, load_library
+from cuvil.runtime.library import ConstantLibrary, Context, RuntimeLibrary, load_library
 
 _ALONE_BYTES = 1 << 20  # constants below this together are loaded by the calling thread
 
@@ -47,16 +47,21 @@ class _Packer:
         self.function = getattr(library, f"{name}_pack")
 
 
-def load_constants(program: NativeProgram, runtime: RuntimeLibrary) -> LoadedConstants:
+def load_constants(
+    program: NativeProgram, runtime: RuntimeLibrary, tools: ConstantLibrary | None = None
+) -> LoadedConstants:
     """Pack and copy the constants, in parallel, into one piece of memory.
 
     A constant is copied unless nobody can write to it (a memory-mapped file, an array that was made read-only).
     Constants that can be computed again are forgotten once they are packed, so at most one for each thread is held
     twice.
 
+    ``tools`` copies transposed arrays faster than NumPy.
+
     Raises:
         MemoryError: no memory for the constants.
     """
+    copy_to = np.copyto if tools is None else tools.copy
     kernels = {p.kernel: _Packer(program, p.kernel) for p in program.packings}
     plain: list[int] = [0] * len(program.constants)
     memory: list[Array] = []
@@ -82,12 +87,12 @@ def load_constants(program: NativeProgram, runtime: RuntimeLibrary) -> LoadedCon
         constant = program.constants[k]
         dt = constant.aval.dtype.numpy
         room = slab[at : at + _elements(constant) * dt.itemsize].view(dt).reshape(constant.array.shape)
-        runtime.copy(constant.array, room)
+        copy_to(room, constant.array)
         constant.forget()
 
     def pack(number: int, at: int) -> None:
         packing = program.packings[number]
-        sources = [_dense(program.constants[c], runtime) for c in packing.constants]
+        sources = [_dense(program.constants[c], copy_to) for c in packing.constants]
         pointers = (ctypes.c_void_p * len(sources))(*(a.ctypes.data for a in sources))
         context = _context(contexts, runtime)
         kernels[packing.kernel].function(context.pointer, ctypes.c_void_p(base + at), pointers)
@@ -139,10 +144,10 @@ def _usable(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.aligned) and is_immutable(array)
 
 
-def _dense(constant: ConstantArray, runtime: RuntimeLibrary) -> Array:
+def _dense(constant: ConstantArray, copy_to: Callable[[Array, Array], None]) -> Array:
     array = constant.array
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     dense = np.empty(array.shape, array.dtype)
-    runtime.copy(array, dense)
+    copy_to(dense, array)
     return dense

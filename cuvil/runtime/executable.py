@@ -20,7 +20,7 @@ from cuvil.runtime.arena import ALIGNMENT, place_slots
 from cuvil.runtime.constants import load_constants
 from cuvil.runtime.dispatch import DispatchModule, DispatchProgram, NativePlan
 from cuvil.runtime.host_calls import KERNEL, host_function
-from cuvil.runtime.library import Context, RuntimeLibrary, load_library, raise_native_error
+from cuvil.runtime.library import ConstantLibrary, Context, RuntimeLibrary, load_library, raise_native_error
 from cuvil.symbolic import evaluate
 
 _PLANS = 256  # shapes whose arena layout and output shapes are remembered
@@ -79,8 +79,17 @@ def _address(function: Any) -> int:
 class Executable:
     """A compiled program, ready to call from any thread."""
 
-    def __init__(self, program: NativeProgram, runtime: RuntimeLibrary, dispatch: DispatchModule | None = None) -> None:
-        """Load the program; its calls go through ``dispatch``, or through ctypes where that is None."""
+    def __init__(
+        self,
+        program: NativeProgram,
+        runtime: RuntimeLibrary,
+        dispatch: DispatchModule | None = None,
+        tools: ConstantLibrary | None = None,
+    ) -> None:
+        """Load the program; its calls go through ``dispatch``, or through ctypes where that is None.
+
+        ``tools`` makes loading constants faster.
+        """
         self.program = replace(program, constants=[])  # loaded below; nothing here keeps them a second time
         self._runtime = runtime
         self._main = getattr(load_library(program.library), program.entry)
@@ -96,7 +105,7 @@ class Executable:
                 function = getattr(load_library(path), name)
             addresses.append(_address(function))
         self._kernels = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
-        loaded = load_constants(program, runtime)
+        loaded = load_constants(program, runtime, tools)
         self._memory = loaded.memory
         self._constant_bytes = loaded.bytes
         self._konst = (ctypes.c_void_p * max(1, len(loaded.plain)))(*loaded.plain)

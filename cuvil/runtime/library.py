@@ -115,6 +115,22 @@ class RuntimeLibrary:
         """A new context."""
         return Context(self)
 
+    def fail(self, context: int, error: BaseException) -> None:
+        """Record in a context that a host call failed; the first error of a native call wins."""
+        keep_host_error(error)
+        self.library.cv_ctx_fail(context, EHOST, 0, 0)
+
+    def cpu_features(self) -> int:
+        """Bit set of what this CPU has (see runtime.h)."""
+        return int(self.library.cv_cpu_features())
+
+
+class ConstantLibrary:
+    """Hashes and copies of constants, see ``constants.c``."""
+
+    def __init__(self, path: Path) -> None:
+        self.library = load_library(path)
+
     def digest(self, array: Array, key: bytes) -> bytes:
         """32 bytes for dtype, layout and elements of an array, under a secret key of ``DIGEST_KEY_BYTES``.
 
@@ -136,7 +152,7 @@ class RuntimeLibrary:
         result.update(sums.data)
         return result.digest()
 
-    def copy(self, array: Array, to: Array) -> None:
+    def copy(self, to: Array, array: Array) -> None:
         """Copy the elements into a C-contiguous array of the same shape and dtype; transposed ones block by block."""
         if array.ndim == 2 and array.flags.f_contiguous and array.size and to.flags.c_contiguous:
             columns, rows = array.shape  # of array.T, which is in C order
@@ -150,12 +166,3 @@ class RuntimeLibrary:
             if known == 0:
                 return
         np.copyto(to, array)
-
-    def fail(self, context: int, error: BaseException) -> None:
-        """Record in a context that a host call failed; the first error of a native call wins."""
-        keep_host_error(error)
-        self.library.cv_ctx_fail(context, EHOST, 0, 0)
-
-    def cpu_features(self) -> int:
-        """Bit set of what this CPU has (see runtime.h)."""
-        return int(self.library.cv_cpu_features())

@@ -634,7 +634,7 @@ def test_calls_check_what_they_are_given(module: DispatchModule) -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuvil.compiler, "_DISPATCHERS", {})
+    monkeypatch.setattr(cuvil.compiler, "_PREPARED", {})
     monkeypatch.delenv("CUVIL_DISPATCH", raising=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -15,7 +14,7 @@ from cuvil.backends.base import Capabilities
 from cuvil.backends.c.host_emitter import emit_host
 from cuvil.backends.c.loop_emitter import emit_loop_kernel
 from cuvil.backends.c.template_emitter import emit_template_kernel
-from cuvil.backends.c.toolchain import compile_many
+from cuvil.backends.c.toolchain import compile_many, compile_shared
 from cuvil.dtypes import EVERY
 from cuvil.ir.binary import HostCall, NativeProgram, Packing
 from cuvil.ir.kernel import (
@@ -136,25 +135,24 @@ def _packings(
     return tuple(Packing(c, k) for c, k in numbers), numbers, frozenset(plain)
 
 
-_LOCK = threading.Lock()
-
-
 @lru_cache(maxsize=1)
-def _library_path() -> Path:
+def runtime_path() -> Path:
+    """The compiled runtime library, built once per machine."""
     source = (include_dir() / "runtime.c").read_text()
     (path,) = compile_many([("runtime", source)], include_dirs=[include_dir()], libraries=("-lpthread",))
     return path
 
 
-def runtime_path() -> Path:
-    """The compiled runtime library, built once per machine."""
-    with _LOCK:
-        return _library_path()
+@lru_cache(maxsize=1)
+def constants_path() -> Path:
+    """The compiled library of ``constants.c``, built once per machine."""
+    return compile_shared({"constants.c": (include_dir() / "constants.c").read_text()}, name="constants")
 
 
 __all__ = [
     "CAPABILITIES",
     "compile_objects",
+    "constants_path",
     "emit_kernel",
     "emit_sources",
     "include_dir",

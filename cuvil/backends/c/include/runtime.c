@@ -18,7 +18,6 @@
 
 #define CV_MICROKERNEL_BODIES 1
 #include "cuvil/microkernel.h"
-#include "cuvil/constants.h"
 
 #include <pthread.h>
 #include <signal.h>

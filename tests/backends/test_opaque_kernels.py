@@ -168,9 +168,19 @@ void k_{cell}_{dt}(cv_ctx *c, const cv_rnn *a) {{ {cell}_{dt}(c, a); }}
     )
 
 
+def permute_source() -> str:
+    return """
+#include "cuvil/permute.h"
+void k_permute(cv_ctx *c, const void *x, void *y, int64_t item, int64_t rank, const int64_t *size,
+               const int64_t *stride, int64_t axis) {
+  cv_permute(c, x, y, (int)item, (int)rank, size, stride, (int)axis);
+}
+"""
+
+
 SOURCES = {
     "sort": sort_source, "scan": scan_source, "argreduce": argreduce_source, "scatter": scatter_source,
-    "attention": attention_source, "rnn": rnn_source,
+    "attention": attention_source, "rnn": rnn_source, "permute": permute_source,
 }  # fmt: skip
 
 
@@ -579,6 +589,30 @@ def test_scatter_in_parallel_keeps_the_order(kernels: Kernels) -> None:
     want = np.zeros_like(x)
     np.add.at(want, index, u)
     np.testing.assert_array_equal(out, want)
+
+
+# ---------------------------------------------------------------- permute
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_permute(kernels: Kernels, data: st.DataObject) -> None:
+    """Every order of axes that does not keep the contiguous one last, bit for bit, from reversed and cut sources."""
+    rank = data.draw(st.integers(2, 4))
+    shape = tuple(data.draw(st.sampled_from([0, 1, 2, 5, 16, 31, 33, 70])) for _ in range(rank))
+    order = data.draw(st.permutations(range(rank)).filter(lambda o: o[-1] != rank - 1))
+    item = data.draw(st.sampled_from([1, 2, 4, 8]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    room = rng.integers(0, 255, (*(n + 3 for n in shape), item), np.uint8).view(f"u{item}")[..., 0]
+    view = room[tuple(slice(1, n + 1) for n in shape)]
+    if data.draw(st.booleans()):
+        view = view[::-1]
+    want = view.transpose(order)
+    got = np.zeros(want.shape, want.dtype)
+    size = np.array(want.shape, np.int64)
+    stride = np.array([s // item for s in want.strides], np.int64)
+    assert kernels("permute", "k_permute", view, got, item, rank, size, stride, order.index(rank - 1))[0] == 0
+    np.testing.assert_array_equal(got, want)
 
 
 # ---------------------------------------------------------------- attention

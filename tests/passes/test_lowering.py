@@ -164,3 +164,25 @@ def test_movement_is_exact_for_every_dtype(dt: Any) -> None:
         x = np.random.default_rng(2).integers(0, 2 if dt is bool_ else 100, (b, s)).astype(dt.numpy)
         (out,) = program.run([x], {"B": b, "S": s})
         np.testing.assert_array_equal(out, np.concatenate([x.T, x[:, ::-1].T]))
+
+
+@pytest.mark.parametrize("dt", [bool_, uint8, float16, float32, int64])
+def test_reordered_axes_are_copied_in_blocks(dt: Any) -> None:
+    def fn(x: Any) -> Any:
+        part = apply("slice", apply("flip", x, axes=(0,)), starts=(0, 1, 0), sizes=(B, 4, S), steps=(1, 2, 1))
+        return apply("transpose", part, axes=(2, 0, 1)), apply("transpose", x, axes=(1, 2, 0))
+
+    avals = [Aval((B, 9, S), dt)]
+    templates = [op for k in _lowered(fn, *avals).kernels for op in k.body.walk() if isinstance(op, TemplateOp)]
+    assert [t.params["kind"] for t in templates] == ["permute", "permute"]
+    program = compile_program(traced(fn, *avals), CompileOptions())
+    for b, s in ((0, 3), (1, 1), (2, 0), (4, 37), (33, 64)):
+        x = np.random.default_rng(3).integers(0, 2 if dt is bool_ else 100, (b, 9, s)).astype(dt.numpy)
+        first, second = program.run([x], {"B": b, "S": s})
+        np.testing.assert_array_equal(first, x[::-1, 1:9:2].transpose(2, 0, 1))
+        np.testing.assert_array_equal(second, x.transpose(1, 2, 0))
+
+
+def test_axes_in_place_stay_loops() -> None:
+    program = _lowered(lambda x: apply("transpose", x, axes=(1, 0, 2)), Aval((B, 9, S), float32))
+    assert not [op for k in program.kernels for op in k.body.walk() if isinstance(op, TemplateOp)]

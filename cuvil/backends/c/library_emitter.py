@@ -63,6 +63,20 @@ def _emit_attention(t: TemplateText) -> None:
     w.close()
 
 
+@emits("permute")
+def _emit_permute(t: TemplateText) -> None:
+    p, w = t.params, t.w
+    w.line('#include "cuvil/permute.h"')
+    w.line()
+    t.environment()
+    t.entry()
+    w.line(f"const int64_t size[] = {_dims(p['sizes'])}, stride[] = {_dims(p['strides'])};")
+    source = f"{t.buffer(0)} + ({dim(p['offset'])})"
+    tail = f"{p['itemsize']}, {len(p['sizes'])}, size, stride, {p['axis']}"
+    w.line(f"cv_permute(ctx, {source}, {t.buffer(1)}, {tail});")
+    w.close()
+
+
 @emits("argreduce")
 def _emit_argreduce(t: TemplateText) -> None:
     t.environment()

@@ -35,6 +35,7 @@ from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ops.record import Aval
 from cuvil.ops.reshaping import ALIASES
 from cuvil.passes.lowering.loops import LoopLowering
+from cuvil.passes.lowering.permute import lower_permutation
 from cuvil.passes.lowering.templates import lower_template
 from cuvil.passes.memory import in_place_pairs, plan_memory, updates_in_place
 from cuvil.support.errors import PassError
@@ -239,7 +240,7 @@ class _ProgramLowering:
 
     def _fusion(self, op: FusionOp) -> None:
         if op.kind == "loop":
-            kernel, packed = LoopLowering(op, self.scope).lower("kernel"), ()
+            kernel, packed = lower_permutation(op, self.scope) or LoopLowering(op, self.scope).lower("kernel"), ()
         else:
             constant = tuple(o in self._constant_values for o in op.operands)
             kernel, packed = lower_template(op, self.scope, constant)

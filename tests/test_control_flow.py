@@ -11,10 +11,12 @@ import pytest
 
 import cuvil
 import cuvil.numpy as cnp
+from cuvil.compiler import CompileOptions, compile_program
 from cuvil.frontend.pytree import flatten
 from cuvil.ir.text import format_module, parse_module
 from cuvil.ir.verifier import verify_stage
-from cuvil.support.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, TracingError
+from cuvil.support.errors import ArgumentError, ArgumentTypeError, DTypeError, PassError, ShapeError, TracingError
+from cuvil.testing import Mismatch, check_backend
 
 BACKENDS = ("reference", "c")
 
@@ -211,6 +213,56 @@ def test_a_few_scalars_are_chosen_without_a_branch() -> None:
 
     text = cuvil.jit(fn, backend="reference").lower(np.float32(2)).as_text("optimised")
     assert "cuvil.where" in text and "cuvil.switch" not in text
+
+
+def test_the_checkers_take_control_flow() -> None:
+    def fn(x: Any) -> Any:
+        total, sums = cuvil.scan(lambda c, r: (c + r, c * 2), cnp.zeros(3, dtype=cnp.float32), x)
+        if cnp.max(total) > 0:
+            total = cnp.exp(total - cnp.max(total))
+        n = 0
+        while n < cnp.argmax(total):
+            n += 1
+        assert n < 3
+        return total, sums, n, cuvil.switch(n, [lambda: 5, lambda: n, lambda: 7])
+
+    for n in (0, 1, 5):
+        check_backend(fn, rows(n), shapes="(N, 3)")
+
+    def wrong(program: Any) -> Any:
+        compiled = compile_program(program, CompileOptions(backend="reference"))
+        return lambda inputs, sizes: [r + 1 for r in compiled.run(inputs, sizes)]
+
+    with pytest.raises(Mismatch):
+        check_backend(fn, rows(2), backend=wrong)
+
+
+def test_validation_gives_up_on_loops_that_random_values_do_not_end() -> None:
+    def fn(x: Any) -> Any:
+        while x != 3:
+            x = x + 1
+        return x
+
+    assert cuvil.jit(fn, backend="reference")(np.int32(1)) == 3
+    with pytest.raises(PassError, match="loops ran for too long"):
+        cuvil.jit(fn, backend="reference", validate=True)(np.float32(1.5))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_transforms_take_python_control_flow(backend: str) -> None:
+    def cubes(v: Any) -> Any:
+        return v**3 if v > 1 else -v
+
+    def grown(v: Any) -> Any:
+        while v < 10:
+            v = v * 2
+        return v
+
+    x = np.float32([1, 2, 30])
+    assert cuvil.jit(cuvil.vmap(cubes), backend=backend)(x).tolist() == [-1, 8, 27000]
+    assert cuvil.jit(cuvil.vmap(grown), backend=backend)(x).tolist() == [16, 16, 30]
+    assert cuvil.jit(cuvil.grad(cubes), backend=backend)(np.float32(2)) == 12
+    assert cuvil.grad(cubes)(np.float32(0.5)) == -1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,19 @@ from cuvil.ops.builder import concrete
 from cuvil.ops.record import Array
 from cuvil.support.errors import CheckFailed, CuvilError, IRError
 from cuvil.symbolic import evaluate
+
+#: How many more iterations ``while`` loops may run, where that is bounded.
+_ITERATIONS: ContextVar[list[int] | None] = ContextVar("cuvil_iterations", default=None)
+
+
+@contextmanager
+def bounded_loops(iterations: int) -> Generator[None, None, None]:
+    """Within this, ``while`` loops that run longer, all together, are an IRError: random inputs may never end one."""
+    token = _ITERATIONS.set([iterations])
+    try:
+        yield
+    finally:
+        _ITERATIONS.reset(token)
 
 
 def run_op(op: TensorOp, operands: Sequence[Array | None], env: Mapping[str, int]) -> tuple[Array, ...]:
@@ -63,8 +78,13 @@ def _run_control(op: ControlOp, given: Sequence[Array], env: Mapping[str, int]) 
     if isinstance(op, WhileOp):
         condition, body = op.bodies
         state, rest = list(given[: op.carried]), list(given[op.carried :])
+        left = _ITERATIONS.get()
         while run_block(condition, [*state, *rest], env)[0]:
             state = list(run_block(body, [*state, *rest], env))
+            if left is not None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise IRError(f"loops ran for too long, the last one that at {location_text(op)}")
         return state
     if isinstance(op, LoopOp):
         return _run_loop(op, given, env)

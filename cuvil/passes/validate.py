@@ -9,7 +9,7 @@ from xdsl.dialects.func import FuncOp
 
 from cuvil.dtypes import DType, dtype
 from cuvil.ir.dialect import aval_of
-from cuvil.ir.interpreter import run_function
+from cuvil.ir.interpreter import bounded_loops, run_function
 from cuvil.ops.record import Array, Aval
 from cuvil.support.errors import CuvilError, PassError
 from cuvil.symbolic import Scope, evaluate, free_symbols
@@ -20,6 +20,7 @@ TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e-1
 _SIZES = (5, 3, 4, 2, 6, 7, 8, 1, 9, 12, 16, 10, 32, 64)
 _TRIES = 400
 _DRAWS = 8
+_ITERATIONS = 10_000  # of while loops, which random inputs may keep from ending
 
 
 class Validation:
@@ -40,7 +41,8 @@ class Validation:
         for seed in range(_DRAWS):
             self.inputs = [_draw(np.random.default_rng((seed, k)), a, self.env) for k, a in enumerate(avals)]
             try:
-                self.expected = run_function(func, self.inputs, self.env)
+                with bounded_loops(_ITERATIONS):
+                    self.expected = run_function(func, self.inputs, self.env)
                 return
             except CuvilError as error:
                 failure = error
@@ -55,7 +57,8 @@ class Validation:
             PassError: a value changed by more than the tolerance, or the function does not run any more.
         """
         try:
-            got = run_function(func, self.inputs, self.env)
+            with bounded_loops(_ITERATIONS):
+                got = run_function(func, self.inputs, self.env)
         except CuvilError as error:
             raise PassError(f"pass {name!r} made a program that does not run: {error}") from error
         for i, (g, w) in enumerate(zip(got, self.expected, strict=True)):

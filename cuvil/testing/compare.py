@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
 from cuvil.dtypes import dtype
-from cuvil.ir.dialect import ConstantOp, TensorOp
+from cuvil.ir.control import CheckOp, ControlOp, LoopOp, SwitchOp, WhileOp, YieldOp
+from cuvil.ir.dialect import ConstantOp, TensorOp, aval_of
 from cuvil.ops.builder import concrete
-from cuvil.ops.record import Array
-from cuvil.support.errors import IRError
+from cuvil.ops.record import Array, Aval
+from cuvil.support.errors import CheckFailed, IRError
+from cuvil.symbolic import evaluate
 from cuvil.testing.bounds import Bounded, exact, run_bounded, wide
 
 _FACTOR = 2.0  # on bounds that are of first order
@@ -30,10 +32,13 @@ def run_function_bounded(func: FuncOp, inputs: Sequence[Array], env: Mapping[str
         CuvilError: what the reference of one of its ops raises.
         IRError: the function is not at the tensor stage.
     """
-    block = func.body.block
-    values: dict[SSAValue, Bounded] = {a: exact(x) for a, x in zip(block.args, inputs, strict=True)}
+    return _run_block(func.body.block, [exact(x) for x in inputs], env)
+
+
+def _run_block(block: Block, inputs: Sequence[Bounded], env: Mapping[str, int]) -> list[Bounded]:
+    values: dict[SSAValue, Bounded] = dict(zip(block.args, inputs, strict=True))
     for op in block.ops:
-        if isinstance(op, ReturnOp):
+        if isinstance(op, (ReturnOp, YieldOp)):
             return [values[o] for o in op.operands]
         if isinstance(op, ConstantOp):
             values[op.results[0]] = exact(op.value)
@@ -41,9 +46,48 @@ def run_function_bounded(func: FuncOp, inputs: Sequence[Array], env: Mapping[str
             params = {k: concrete(v, dict(env)) for k, v in op.record.fill_params(op.params).items()}
             results = run_bounded(op.record, [None if a is None else values[a] for a in op.arguments], params)
             values.update(zip(op.results, results, strict=True))
+        elif isinstance(op, ControlOp):
+            values.update(zip(op.results, _run_control(op, [values[o] for o in op.operands], env), strict=True))
+        elif isinstance(op, CheckOp):
+            if values[op.operands[0]].known and not values[op.operands[0]].value:
+                raise CheckFailed(op.message)
         else:
             raise IRError(f"expected a function at the tensor stage, found {op.name}")
     raise IRError("the function ends without a return")
+
+
+def _run_control(op: ControlOp, given: Sequence[Bounded], env: Mapping[str, int]) -> Sequence[Bounded]:
+    """The results of an op with regions; nothing is known of them where a condition is not known."""
+    if isinstance(op, SwitchOp):
+        if not given[0].known.all():
+            return [_unknown(aval_of(r), env) for r in op.results]
+        return _run_block(op.bodies[min(max(int(given[0].value), 0), len(op.bodies) - 1)], given[1:], env)
+    if isinstance(op, WhileOp):
+        state, rest = list(given[: op.carried]), list(given[op.carried :])
+        while True:
+            (condition,) = _run_block(op.bodies[0], [*state, *rest], env)
+            if not condition.known.all():
+                return [_unknown(aval_of(r), env) for r in op.results]
+            if not condition.value:
+                return state
+            state = _run_block(op.bodies[1], [*state, *rest], env)
+    assert isinstance(op, LoopOp)
+    n, k = op.carried, op.scanned
+    state, xs, rest = list(given[:n]), given[n : n + k], given[n + k :]
+    stacked = [_unknown(aval_of(r), env) for r in op.results[n:]]
+    trip = evaluate(op.trip, env)
+    for i in reversed(range(trip)) if op.reverse else range(trip):
+        slices = [Bounded(np.asarray(x.value[i]), np.asarray(x.error[i])) for x in xs]
+        out = _run_block(op.bodies[0], [exact(np.int64(i)), *state, *slices, *rest], env)
+        state = out[:n]
+        for whole, element in zip(stacked, out[n:], strict=True):
+            whole.value[i], whole.error[i] = element.value, element.error
+    return [*state, *stacked]
+
+
+def _unknown(aval: Aval, env: Mapping[str, int]) -> Bounded:
+    shape = tuple(evaluate(d, env) for d in aval.shape)
+    return Bounded(np.zeros(shape, aval.dtype.numpy), np.full(shape, np.inf))
 
 
 def disagreement(got: Any, want: Bounded) -> str | None:

@@ -37,8 +37,8 @@ _FOREIGN = (
 _PARTS = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
 _LOCK = threading.RLock()
-#: Code objects and what they became; None where a function stays as it is.
-_CONVERTED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType | None] = weakref.WeakKeyDictionary()
+#: What code objects became, by file: equal code may come from several. None where a function stays as it is.
+_CONVERTED: weakref.WeakKeyDictionary[types.CodeType, dict[str, types.CodeType | None]] = weakref.WeakKeyDictionary()
 _MADE: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 _FILES: dict[str, tuple[int, dict[int, list[tuple[ast.FunctionDef | ast.Lambda, str | None]]]]] = {}
 
@@ -75,10 +75,11 @@ def convert(f: Any) -> Any:
 def _function(f: types.FunctionType) -> Callable[..., Any]:
     code = f.__code__
     try:
-        made = _CONVERTED[code]
+        made = _CONVERTED[code][code.co_filename]
     except KeyError:
         with _LOCK:
-            made = _CONVERTED[code] = _compile(f)
+            made = _compile(f)
+            _CONVERTED.setdefault(code, {})[code.co_filename] = made
             if made is not None:
                 _register(made)
     if made is None:

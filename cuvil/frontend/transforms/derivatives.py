@@ -14,6 +14,7 @@ from cuvil.dtypes import DType, float32
 from cuvil.frontend.dispatch import TraceBuilder, apply, asoperand, weak_type, wrap
 from cuvil.frontend.program import Subprogram, trace_within
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths, leaves_up_to, tree_map
+from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import Tracer
 from cuvil.frontend.transforms.differentiate import Backward, Forward
@@ -410,7 +411,7 @@ def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
             full = list(args)
             for k, x in zip(chosen, given, strict=True):
                 full[k] = x
-            return fun(*full, **kwargs)
+            return convert(fun)(*full, **kwargs)
 
         linear = _Linear(point, call, name)
         split = _Split(point, has_aux)

@@ -10,6 +10,7 @@ import numpy as np
 
 from cuvil.frontend.dispatch import apply, asoperand, dtype_of
 from cuvil.frontend.pytree import TreeDef, flatten
+from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.transforms.derivatives import function_name, linearize, vjp
 from cuvil.frontend.transforms.replay import aval_of_operand
@@ -108,7 +109,7 @@ def _by_arguments(
         full = list(args)
         for n, x in zip(places, given, strict=True):
             full[n] = x
-        return fun(*full, **kwargs)
+        return convert(fun)(*full, **kwargs)
 
     return chosen, of_chosen
 

@@ -12,6 +12,7 @@ import numpy as np
 from cuvil.frontend.dispatch import asoperand, wrap
 from cuvil.frontend.program import trace_within
 from cuvil.frontend.pytree import broadcast_prefix, flatten, leaf_paths
+from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.tracer import current_trace
 from cuvil.frontend.transforms.derivatives import function_name, parameter_names, parameter_path
@@ -109,7 +110,9 @@ def vmap(fun: Callable[..., Any], in_axes: AxesTree = 0, out_axes: AxesTree = 0)
 
         def of_one(*one: Any) -> Any:
             it = iter(one)
-            return fun(*tree.unflatten(next(it) if t else x for x, t in zip(leaves, traced, strict=True)), **kwargs)
+            return convert(fun)(
+                *tree.unflatten(next(it) if t else x for x, t in zip(leaves, traced, strict=True)), **kwargs
+            )
 
         F = builder_here()
         avals: list[Aval] = []

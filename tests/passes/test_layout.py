@@ -14,6 +14,7 @@ from sample_programs import traced
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from cuvil.backends.c.backend import emit_sources
 from cuvil.compiler import CompileOptions, compile_program
 from cuvil.dtypes import float32, int32
 from cuvil.frontend.dispatch import apply
@@ -23,7 +24,10 @@ from cuvil.ir.interpreter import run_function
 from cuvil.ops.record import Aval
 from cuvil.passes.decompose import decompose
 from cuvil.passes.layout import axis_groups, channels_last_perm, choose_layouts
-from cuvil.symbolic import symbol
+from cuvil.passes.lowering.program import lower_program
+from cuvil.passes.pipeline import PassOptions, fuse_stage, optimise
+from cuvil.symbolic import Scope, symbol
+from cuvil.testing.batch import Lowered, compile_batch
 from tests.conftest import Golden
 from tests.passes.programs import function, names
 
@@ -314,21 +318,43 @@ class _Net:
         return [x, self.pick(*pool)]
 
 
-@settings(max_examples=120)
-@given(data=st.data())
-def test_values_stay_in_random_networks(data: st.DataObject) -> None:
+def draw_network(data: st.DataObject) -> tuple[Callable[..., Any], Aval]:
+    """What builds a random network, and the aval of its argument."""
     rank = data.draw(st.sampled_from([3, 4, 4, 4]))
-    channels = data.draw(st.sampled_from([1, 2, 8, 16]))
+    channels = data.draw(st.sampled_from([1, 2, 8, 16, 32]))
     spatial = (H, W) if data.draw(st.booleans()) else (9, 7)
 
     def build(F: IRBuilder, x: SSAValue) -> list[SSAValue]:
         net = _Net(data.draw, F)
-        pool = [x, conv(F, x, 8)]
+        pool = [x, conv(F, x, data.draw(st.sampled_from([8, 32])))]
         for _ in range(data.draw(st.integers(1, 7))):
             net.step(pool)
         return net.results(pool)
 
-    laid_out(build, Aval((B, channels, *spatial[: rank - 2]), float32), relaxed=data.draw(st.booleans()))
+    return build, Aval((B, channels, *spatial[: rank - 2]), float32)
+
+
+@settings(max_examples=120)
+@given(data=st.data())
+def test_values_stay_in_random_networks(data: st.DataObject) -> None:
+    laid_out(*draw_network(data), relaxed=data.draw(st.booleans()))
+
+
+@settings(max_examples=12)
+@given(data=st.data())
+def test_compiled_random_networks(data: st.DataObject) -> None:
+    build, aval = draw_network(data)
+    func = function(build, aval)
+    x = np.random.default_rng(0).standard_normal([ENV.get(str(d), d) for d in aval.shape]).astype(np.float32)
+    want = run_function(func, [x], ENV)
+    options, scope = PassOptions(numerics=data.draw(st.sampled_from(["standard", "relaxed"]))), Scope()
+    optimise(func, scope, options)
+    fuse_stage(func, scope, options)
+    lowered = lower_program(func, scope)
+    (executable,) = compile_batch([Lowered(lowered, emit_sources(lowered))])
+    for g, w in zip(executable.run([x], ENV), want, strict=True):
+        assert g.shape == w.shape
+        np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-3 * np.abs(w).max(initial=1))
 
 
 def test_compiled_code_gives_the_reference() -> None:

@@ -43,27 +43,12 @@ typedef struct {
     int64_t together;               /* taps of a row of taps that lie in one run of memory */
 } CVL_(_geometry);
 
-/* The patch of a pixel. */
-typedef struct {
-    const CVL_X_MEM *image;
-    int64_t at[3];     /* the input position that tap 0 reads, in the dilated input */
-    int follows;       /* the pixel before it, in the same row of the image */
-    int64_t low, high; /* of a run of taps of a whole row: the elements inside the input, and where they are */
-    const CVL_X_MEM *line;
-} CVL_(_pixel);
-
 /* Writes `count` elements: those of x, or zeros where x is null. */
 CV_INLINE void CVL_(_copy)(CVL_T *to, const CVL_X_MEM *x, int64_t count) {
     for (int64_t l = 0; l < count; l += CV_LANES) {
         int64_t part = cvg_min(CV_LANES, count - l);
         CVL_STORE_PART(to + l, x ? CVL_LOAD_PART(x + l, part) : (CVL_V){}, part);
     }
-}
-
-CV_INLINE void CVL_(_copy_four)(CVL_T *to, const CVL_X_MEM *x) {
-    CVL_V v[4];
-    _Pragma("GCC unroll 4") for (int l = 0; l < 4; l++) v[l] = CVL_LOAD(x + l * CV_LANES);
-    _Pragma("GCC unroll 4") for (int l = 0; l < 4; l++) CVL_STORE(to + l * CV_LANES, v[l]);
 }
 
 /* Of `count` elements those in [low, high) of x, and zeros around them. */
@@ -76,95 +61,98 @@ CV_FUNC __attribute__((noinline)) void CVL_(_copy_inside)(CVL_T *to, const CVL_X
     CVL_(_copy)(to + high, 0, count - high);
 }
 
+/* A whole row of a chunk for each of some pixels: elements [from, from + CV_CHUNK) of their runs. A function of its own
+ * has the registers for it. */
+CV_FUNC __attribute__((noinline)) void CVL_(_copy_chunks)(CVL_T *to, const CVL_X_MEM *const *lines, int64_t offset,
+                                                          const int64_t *low, const int64_t *high, int64_t from,
+                                                          int64_t pixels) {
+    for (int64_t i = 0; i < pixels; i++, to += CV_CHUNK) {
+        const CVL_X_MEM *x = lines[i] + offset;
+        if (low[i] <= from && high[i] >= from + CV_CHUNK) {
+            _Pragma("GCC unroll 8") for (int l = 0; l < CV_CHUNK; l += CV_LANES) CVL_STORE(to + l, CVL_LOAD(x + l));
+        } else {
+            CVL_(_copy_inside)(to, x, low[i] - from, high[i] - from, CV_CHUNK);
+        }
+    }
+}
+
 /* Columns [k, k + depth) of the patches of `rows` pixels of a group, from pixel `row` on, as a tile of A. */
 CV_FUNC void CVL_(_pack_pixels)(const CVL_(_geometry) *g, int64_t group, CVL_T *to, int64_t row, int64_t rows,
                                 int64_t k, int64_t depth) {
     const cv_conv_shape *s = g->shape;
-    CVL_(_pixel) pixels[CV_MR];
-    /* A run is the channels of one tap or, where neighbouring taps are neighbours in memory, of a row of taps. */
+    /* A run is the channels of one tap or, where neighbouring taps are neighbours in memory, of a row of taps. Of that
+     * of a pixel, elements [low, high) are inside the input, if its row of the input is; line + its place is the first. */
     int64_t length = g->together * g->channels, runs = s->kernel[2] / g->together;
-    int64_t w = row % s->out[2], h = row / s->out[2] % s->out[1];
-    int64_t d = row / (s->out[2] * s->out[1]) % s->out[0], n = row / CVC_PIXELS(s);
-    int follows = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        CVL_(_pixel) *p = &pixels[i];
-        p->follows = follows;
-        p->image = g->x + n * s->x_strides[0] + group * g->channels;
-        p->at[0] = d * s->stride[0] - s->padding[0];
-        p->at[1] = h * s->stride[1] - s->padding[1];
-        p->at[2] = w * s->stride[2] - s->padding[2];
-        p->low = cvg_min(cvg_max(-p->at[2], 0), g->together) * g->channels;
-        p->high = cvg_min(cvg_max(s->in[2] - p->at[2], 0), g->together) * g->channels;
-        p->line = p->image + p->at[2] * s->x_strides[4];
-        follows = 1;
-        if (++w == s->out[2]) {
-            w = follows = 0;
-            if (++h == s->out[1]) {
-                h = 0;
-                if (++d == s->out[0]) {
-                    d = 0;
-                    n++;
-                }
+    const CVL_X_MEM *images[CV_MR], *lines[CV_MR];
+    int64_t columns[CV_MR], low[CV_MR], high[CV_MR];
+    /* Segments: pixels of one row of an image. */
+    int64_t segments = 0, ends[CV_MR], planes[CV_MR], heights[CV_MR];
+    int64_t w = row % s->out[2], h = row / s->out[2], d = h / s->out[1], n = d / s->out[0];
+    h -= d * s->out[1];
+    d -= n * s->out[0];
+    for (int64_t i = 0; i < rows; w = 0, segments++) {
+        const CVL_X_MEM *image = g->x + n * s->x_strides[0] + group * g->channels;
+        planes[segments] = d * s->stride[0] - s->padding[0];
+        heights[segments] = h * s->stride[1] - s->padding[1];
+        int64_t end = ends[segments] = cvg_min(i + s->out[2] - w, rows);
+        for (int64_t at = w * s->stride[2] - s->padding[2]; i < end; i++, at += s->stride[2]) {
+            images[i] = image;
+            columns[i] = at;
+            lines[i] = image + at * s->x_strides[4];
+            low[i] = cvg_min(cvg_max(-at, 0), g->together) * g->channels;
+            high[i] = cvg_min(cvg_max(s->in[2] - at, 0), g->together) * g->channels;
+        }
+        if (++h == s->out[1]) {
+            h = 0;
+            if (++d == s->out[0]) {
+                d = 0;
+                n++;
             }
         }
     }
-    int64_t run = k / length, skip = k % length, done = 0;
-    int64_t tw = run % runs * g->together, th = run / runs % s->kernel[1], td = run / (runs * s->kernel[1]);
-    while (done < depth) {
+    int64_t run = k / length, skip = k - run * length;
+    int64_t th = run / runs, tw = (run - th * runs) * g->together, td = th / s->kernel[1];
+    th -= td * s->kernel[1];
+    for (int64_t done = 0; done < depth;) {
         int64_t count = cvg_min(length - skip, depth - done);
-        /* Of each pixel's run, elements [low, high) are inside the input, at from + low. */
-        const CVL_X_MEM *from[CV_MR];
-        int64_t low[CV_MR], high[CV_MR], plane = -1;
-        for (int64_t i = 0; i < rows; i++) {
-            const CVL_(_pixel) *p = &pixels[i];
-            if (!p->follows) { /* a row of the image */
-                int64_t id = cvc_index(p->at[0] + td * s->dilation[0], s->in[0], s->input_dilation[0]);
-                int64_t ih = cvc_index(p->at[1] + th * s->dilation[1], s->in[1], s->input_dilation[1]);
-                plane = id >= 0 && ih >= 0 ? id * s->x_strides[2] + ih * s->x_strides[3] + skip : -1;
-            }
-            low[i] = 0;
-            high[i] = 0;
-            from[i] = 0;
-            if (plane < 0) continue;
-            if (g->together > 1) {
-                low[i] = cvg_min(cvg_max(p->low - skip, 0), count);
-                high[i] = cvg_min(cvg_max(p->high - skip, low[i]), count);
-                from[i] = p->line + plane;
-            } else {
-                int64_t iw = cvc_index(p->at[2] + tw * s->dilation[2], s->in[2], s->input_dilation[2]);
-                if (iw < 0) continue;
-                high[i] = count;
-                from[i] = p->image + plane + iw * s->x_strides[4];
+        if (g->together == 1) {
+            for (int64_t i = 0; i < rows; i++) {
+                int64_t iw = cvc_index(columns[i] + tw * s->dilation[2], s->in[2], s->input_dilation[2]);
+                low[i] = 0;
+                high[i] = iw < 0 ? 0 : length;
+                lines[i] = images[i] + iw * s->x_strides[4];
             }
         }
-        for (int64_t start = 0; start < count;) { /* what lies in one chunk */
-            int64_t in_chunk = (done + start) & (CV_CHUNK - 1), part = cvg_min(CV_CHUNK - in_chunk, count - start);
-            int64_t whole = cvg_round_up(part, CV_LANES), end = start + part;
-            CVL_T *out = to + (done + start - in_chunk) * rows + in_chunk;
-            /* Copied in whole vectors where the chunk has room: what is too much will be overwritten. */
-            int fits = in_chunk + whole <= CV_CHUNK;
-            if (part == 4 * CV_LANES) {
-                for (int64_t i = 0; i < rows; i++, out += CV_CHUNK) {
-                    if (low[i] <= start && high[i] >= end) {
-                        CVL_(_copy_four)(out, from[i] + start);
-                    } else {
-                        CVL_(_copy_inside)(out, from[i] + start, low[i] - start, high[i] - start, part);
-                    }
-                }
-            } else {
-                for (int64_t i = 0; i < rows; i++, out += CV_CHUNK) {
-                    const CVL_X_MEM *x = from[i] + start;
-                    int inside = low[i] <= start && high[i] >= end;
-                    if (inside && fits && x + whole <= g->x_end) {
-                        for (int64_t l = 0; l < whole; l += CV_LANES) CVL_STORE(out + l, CVL_LOAD(x + l));
-                    } else if (inside) {
-                        CVL_(_copy)(out, x, part);
-                    } else {
-                        CVL_(_copy_inside)(out, x, low[i] - start, high[i] - start, part);
+        for (int64_t segment = 0, first = 0; segment < segments; first = ends[segment++]) {
+            int64_t id = cvc_index(planes[segment] + td * s->dilation[0], s->in[0], s->input_dilation[0]);
+            int64_t ih = cvc_index(heights[segment] + th * s->dilation[1], s->in[1], s->input_dilation[1]);
+            int64_t offset = id * s->x_strides[2] + ih * s->x_strides[3], outside = id < 0 || ih < 0;
+            for (int64_t start = 0; start < count;) { /* what lies in one chunk */
+                int64_t in_chunk = (done + start) & (CV_CHUNK - 1), part = cvg_min(CV_CHUNK - in_chunk, count - start);
+                int64_t whole = cvg_round_up(part, CV_LANES), from = skip + start, end = from + part;
+                CVL_T *out = to + (done + start - in_chunk) * rows + in_chunk + first * CV_CHUNK;
+                /* Copied in whole vectors where the chunk has room: what is too much will be overwritten. */
+                int fits = in_chunk + whole <= CV_CHUNK;
+                start += part;
+                if (outside) {
+                    for (int64_t i = first; i < ends[segment]; i++, out += CV_CHUNK) CVL_(_copy)(out, 0, part);
+                } else if (part == CV_CHUNK) {
+                    CVL_(_copy_chunks)(out, lines + first, offset + from, low + first, high + first, from,
+                                       ends[segment] - first);
+                } else {
+                    for (int64_t i = first; i < ends[segment]; i++, out += CV_CHUNK) {
+                        const CVL_X_MEM *x = lines[i] + offset + from;
+                        int inside = low[i] <= from && high[i] >= end;
+                        if (inside && fits && x + whole <= g->x_end) {
+                            for (int64_t l = 0; l < whole; l += CV_LANES) CVL_STORE(out + l, CVL_LOAD(x + l));
+                        } else if (inside) {
+                            CVL_(_copy)(out, x, part);
+                        } else {
+                            CVL_(_copy_inside)(out, x, low[i] - from, high[i] - from, part);
+                        }
                     }
                 }
             }
-            start = end;
         }
         done += count;
         skip = 0;

@@ -238,6 +238,9 @@ class BodyEmitter:
             offsets = self._lane_offsets(index, varying)
             self.count = saved
             value = f"cv_gather_guarded_{short}({p}, {offsets})"
+        if guard:
+            # A masked load of no lanes takes hundreds of cycles where its address is far from any array.
+            value = f"{count} > 0 ? {value} : {self._splat(0, dt)}"
         self._define(op, "x", value, True)
 
     def _store(self, op: StoreOp) -> None:

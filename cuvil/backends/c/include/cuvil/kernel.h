@@ -58,12 +58,14 @@ CV_INLINE cv_vbool cv_mask_from(const int32_t *lanes) {
     return m;
 }
 
-/* cv_load_window: lanes [first, last) of p[0..], 0 elsewhere; memory outside the window is not touched.
+/* cv_load_window: lanes [first, last) of p[0..], 0 elsewhere; memory outside the window is not touched. (An empty window
+ * must not become a masked load of no lanes: far from any array that takes hundreds of cycles.)
  * cv_gather_guarded: p[off[l]] where off[l] >= 0, 0 elsewhere.
  * cv_tail: v in the first n lanes, `rest` behind them. */
 #define CV_KERNEL_ACCESS(DT, MEM, VEC, REG)                                                                  \
     CV_INLINE VEC cv_load_window_##DT(const MEM *p, int64_t first, int64_t last) {                           \
-        if (first <= 0) return cv_load_part_##DT(p, last < 0 ? 0 : last > CV_LANES ? CV_LANES : last);       \
+        if (last <= 0 || first >= last || first >= CV_LANES) return cv_splat_##REG(0);                       \
+        if (first <= 0) return cv_load_part_##DT(p, last > CV_LANES ? CV_LANES : last);                      \
         MEM lanes[CV_LANES] = {0};                                                                           \
         for (int64_t l = first; l < last && l < CV_LANES; ++l) lanes[l] = p[l];                              \
         return cv_load_##DT(lanes);                                                                          \

@@ -220,8 +220,14 @@ class Duals(Builder[Dual]):
         )
 
     def _changes(self, record: OpRecord, values: Sequence[Value | None], params: Params) -> bool:
-        """Whether some result is a float, which can have a tangent."""
+        """Whether some result is a float, which can have a tangent.
+
+        Raises:
+            UnsupportedError: a result is complex: what is made of it would depend on the operand.
+        """
         dtypes = record.dtype_rule(tuple(None if v is None else self.F.dtype(v) for v in values), params)
+        if any(d.is_complex for d in dtypes):
+            raise no_derivative(record.name, "its result is complex, and complex numbers have no derivatives here")
         return any(d.is_float for d in dtypes)
 
 

@@ -14,9 +14,10 @@ import cuvil
 import cuvil.numpy as cnp
 from cuvil.dtypes import COMPLEX, EVERY, bfloat16, complex64, complex128, dtype, promote, promote_weak
 from cuvil.ops.registry import records
+from cuvil.passes.complex_parts import say_once, split_complex
 from cuvil.support.errors import CuvilError, DTypeError, UnsupportedError
 from cuvil.symbolic import symbol
-from tests.frontend.tracing import run_traced
+from tests.frontend.tracing import run_traced, traced
 
 PARTS = (0.0, -0.0, 1.5, -2.0, np.inf, -np.inf, np.nan)
 SPECIAL = np.array([complex(a, b) for a, b in itertools.product(PARTS, PARTS)])
@@ -224,18 +225,26 @@ def test_loops_and_branches_carry_complex_numbers() -> None:
     for _ in range(4):
         want = want * want / 2 + 1j
     assert_close(step(x), want)
+    f = cuvil.jit(lambda z: cuvil.cond(cnp.real(z[0]) > 0, lambda: z * 2, lambda: cnp.sqrt(z)))
+    for y in (x - 9, x + 9):
+        assert_close(f(y), y * 2 if y[0].real > 0 else np.sqrt(y))
+    carried, out = cuvil.jit(lambda z: cuvil.scan(lambda c, v: (c * v, c + v), z[0], z))(x)
+    assert_close(carried, x[0] * np.prod(x))
+    assert_close(out, (x[0] * np.array([1, x[0], x[0] * x[1]]) + x).astype(np.complex64))
+    inverse = cuvil.jit(lambda m: cuvil.fori_loop(0, 3, lambda i, a: cnp.linalg.inv(a) * 2, m))
+    assert_close(inverse(np.eye(2) * 4), np.eye(2) / 2)
+    with pytest.raises(np.linalg.LinAlgError):
+        inverse(np.zeros((2, 2)))
 
 
 # ------------------------------------------------------------------------------------------------- what is refused
 
 
 def test_an_op_without_a_kernel_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    from cuvil.passes.complex_parts import say_once
-
     say_once.cache_clear()
     with caplog.at_level(logging.WARNING, "cuvil.passes"):
-        cuvil.jit(lambda x: cnp.tan(x) + cnp.tan(2 * x))(drawn(3))
-        cuvil.jit(lambda x: cnp.tan(x) * 3)(drawn(3))
+        for fn in (lambda x: cnp.tan(x) + cnp.tan(2 * x), lambda x: cnp.tan(x) * 3):
+            split_complex(traced(fn, drawn(3))[0].func)
     assert [r.getMessage() for r in caplog.records] == [
         "tan of complex numbers has no kernel: compiled programs call NumPy for it"
     ]
@@ -251,6 +260,26 @@ def test_ops_that_have_no_complex_meaning_refuse() -> None:
             cuvil.jit(fn)(*args)
     with pytest.raises(UnsupportedError, match="set and add are"):
         cuvil.jit(lambda a: a.at[np.array([0, 0])].multiply(2.0))(x)
+
+
+def test_derivatives_through_complex_numbers_are_refused() -> None:
+    x = np.ones(3, np.float32)
+    for fn in (
+        lambda a: cnp.sum(cnp.real(a * (1 + 1j))), lambda a: cnp.sum(cnp.abs(cnp.fft.rfft(a))),
+        lambda a: cnp.sum(cnp.abs(a.astype("complex64"))),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match="complex numbers have no derivatives"):
+            cuvil.grad(fn)(x)
+    with pytest.raises(DTypeError, match="derivatives are by floats"):
+        cuvil.grad(lambda a: cnp.sum(cnp.abs(a)))(drawn(3))
+    assert cuvil.grad(lambda a: cnp.sum(a * cnp.abs(np.complex64(3 + 4j))))(x).tolist() == [5, 5, 5]
+
+
+def test_examples_together() -> None:
+    x = drawn(4, 3)
+    assert_close(cuvil.jit(cuvil.vmap(lambda a: cnp.exp(a) * cnp.conj(a)))(x), np.exp(x) * np.conj(x))
+    m = np.eye(3) * np.arange(1, 5)[:, None, None]
+    assert_close(cuvil.vmap(cnp.linalg.inv)(m), np.linalg.inv(m))
 
 
 def test_every_rule_has_parts_or_is_called() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import cuvil.numpy as cnp
 from cuvil.dtypes import float64
 from cuvil.ir.binary import HostCall
 from cuvil.ir.program_file import read_program, write_program
+from cuvil.ir.text import format_module, parse_module
 from cuvil.ops.record import Aval
 from cuvil.support.errors import IndexOutOfBoundsError, IRError
 
@@ -104,3 +108,33 @@ def _program(call: HostCall) -> Any:
         library=Path("lib.so"), kernels=(call,), inputs=(), outputs=(), symbols=(), constants=[], packings=(), slots=(),
         calls=("qr_0",),
     )  # fmt: skip
+
+
+def test_every_stage_prints_and_parses_back() -> None:
+    x = np.ones((2, 3, 3), np.complex64)
+    f = cuvil.jit(lambda x: (cnp.sqrt(x) + cnp.linalg.svd(x, full_matrices=False)[0], cnp.fft.fft(x, norm="ortho")))
+    lowered = f.lower(x)
+    for stage in ("tensor", "optimised", "fused", "kernel"):
+        text = lowered.as_text(stage)
+        assert format_module(parse_module(text)) == text
+
+
+def test_a_new_process_loads_a_stored_program(tmp_path: Path) -> None:
+    """The second process traces, looks up and loads: nothing new is compiled."""
+    code = """
+import numpy as np, cuvil, cuvil.numpy as cnp
+table = np.array([[2j, 1], [0, 3]], np.complex64)
+f = cuvil.jit(lambda x: (cnp.linalg.solve(x + table, table), cnp.sqrt(x) * table))
+x = np.eye(2, dtype=np.complex64)
+for got, want in zip(f(x), (np.linalg.solve(x + table, table), np.sqrt(x) * table)):
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+"""
+    environment = {**os.environ, "CUVIL_CACHE_DIR": str(tmp_path), "CUVIL_DISPATCH": "ctypes"}
+    entries: list[set[str]] = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        entries.append({str(p) for p in tmp_path.rglob("*.so")})
+    assert entries[0] == entries[1] != set()

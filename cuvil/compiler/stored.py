@@ -27,6 +27,7 @@ from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.program_file import FORMAT, read_program, write_program
 from cuvil.ir.text import format_module
 from cuvil.passes.pipeline import PassRecord
+from cuvil.runtime.constants import let_pages_go
 from cuvil.runtime.library import DIGEST_KEY_BYTES, ConstantLibrary
 from cuvil.support.cache import DiskCache, content_key
 from cuvil.support.errors import BackendError, IRError
@@ -66,7 +67,10 @@ def find(program: TracedProgram, settings: str, cache: DiskCache, tools: Constan
         log.info("%s is not kept in the compile cache: it holds ops of a later stage", program.name)
         return None
     secret = _secret(cache)
-    digests = [tools.digest(c.array, secret) for c in found.constants]
+    digests: list[bytes] = []
+    for constant in found.constants:
+        digests.append(tools.digest(constant.array, secret))
+        let_pages_go(constant.array)
     toolchain = find_toolchain()
     compiler = [*toolchain.command, toolchain.kind, toolchain.version, toolchain.cpu, *toolchain.flags]
     key = content_key(str(FORMAT), settings, source_digest(), np.__version__, *compiler, "|", found.structure, *digests)

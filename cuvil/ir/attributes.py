@@ -297,6 +297,10 @@ _INLINE_BYTES = 1 << 12
 _RESOURCES: weakref.WeakValueDictionary[str, ConstantArray] = weakref.WeakValueDictionary()
 
 
+#: Longest chain of origins; a constant at its end is kept itself.
+MAX_ORIGIN_DEPTH = 32
+
+
 @dataclass(frozen=True)
 class Origin:
     """How a constant follows from others: the result of an op that has one, by the op's reference."""
@@ -304,6 +308,11 @@ class Origin:
     op: str
     params: tuple[tuple[str, ParamValue], ...]
     operands: tuple[ConstantArray | None, ...]
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest chain of origins that ends in this one."""
+        return 1 + max((c.origin_depth for c in self.operands if c is not None), default=0)
 
     def evaluate(self) -> Array:
         """The elements, in C order."""
@@ -318,7 +327,7 @@ class ConstantArray:
     With an ``origin`` it may forget its elements and compute them again when they are asked for.
     """
 
-    __slots__ = ("__weakref__", "_array", "_digest", "_hash", "aval", "origin")
+    __slots__ = ("__weakref__", "_array", "_digest", "_hash", "aval", "origin", "origin_depth")
 
     def __init__(self, array: Array, origin: Origin | None = None) -> None:
         self._array: Array | None = array
@@ -326,12 +335,23 @@ class ConstantArray:
         self._hash: int | None = None
         self.aval = Aval(tuple(array.shape), dtype(array.dtype))
         self.origin = origin
+        self.origin_depth = 0 if origin is None else origin.depth
+
+    @classmethod
+    def derived(cls, array: Array, origin: Origin | None) -> ConstantArray:
+        """A constant with its origin, if it has one; what it was computed from is forgotten for the moment."""
+        made = cls(array, origin)
+        for operand in () if origin is None else origin.operands:
+            if operand is not None:
+                operand.forget()
+        return made
 
     @classmethod
     def lazy(cls, aval: Aval, origin: Origin) -> ConstantArray:
         """A constant that is computed when its elements are asked for."""
         made = cls.__new__(cls)
         made._array, made._digest, made._hash, made.aval, made.origin = None, None, None, aval, origin
+        made.origin_depth = origin.depth
         return made
 
     @property
@@ -346,9 +366,16 @@ class ConstantArray:
         return self._array
 
     def forget(self) -> None:
-        """Let go of elements that can be computed again."""
-        if self.origin is not None:
-            self._array = None
+        """Let go of elements that can be computed again, and of those that they were computed from."""
+        waiting, seen = [self], {id(self)}
+        while waiting:
+            constant = waiting.pop()
+            if constant.origin is None:
+                continue
+            constant._array = None
+            more = [o for o in constant.origin.operands if o is not None and id(o) not in seen]
+            seen.update(map(id, more))
+            waiting += more
 
     def own(self) -> None:
         """Copy the elements where somebody could still change them."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from cuvil.ir.attributes import (
+    MAX_ORIGIN_DEPTH,
     ConstantArray,
     Origin,
     format_aval,
@@ -207,9 +208,10 @@ def _constant(
     if "op" in node:
         record = get(_string(node["op"]))
         operands = tuple(None if o is None else nodes[_below(o, len(nodes))] for o in _list(node["operands"]))
-        return ConstantArray.lazy(
-            aval, Origin(record.name, parse_params(_string(node["params"]), record.params), operands)
-        )
+        origin = Origin(record.name, parse_params(_string(node["params"]), record.params), operands)
+        if origin.depth > MAX_ORIGIN_DEPTH:
+            raise IRError(f"a constant follows from others in {origin.depth} steps, more than {MAX_ORIGIN_DEPTH}")
+        return ConstantArray.lazy(aval, origin)
     start, size = _below(node["at"], len(data) + 1), aval.dtype.itemsize
     for d in aval.shape:
         size *= cast(int, d)

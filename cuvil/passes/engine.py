@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from cuvil.ir.attributes import ConstantArray, Origin
+from cuvil.ir.attributes import MAX_ORIGIN_DEPTH, ConstantArray, Origin
 from cuvil.ir.builder import IRBuilder
 from cuvil.ir.control import blocks_of
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
@@ -123,10 +123,11 @@ class Rewriter(IRBuilder):
         return owner.value if isinstance(owner, ConstantOp) else None
 
     @staticmethod
-    def origin(name: str, *operands: SSAValue | Array | None, **params: ParamValue) -> Origin:
+    def origin(name: str, *operands: SSAValue | Array | None, **params: ParamValue) -> Origin | None:
         """Where a constant comes from that equals, bit for bit, what an op gives on constants or arrays.
 
-        A constant with an origin need not be kept: it is computed again where it is wanted.
+        A constant with an origin need not be kept: it is computed again where it is wanted. None at the end of a chain
+        that is too long for that.
         """
         given: list[ConstantArray | None] = []
         for x in operands:
@@ -135,12 +136,13 @@ class Rewriter(IRBuilder):
                 given.append(x.owner.constant)
             else:
                 given.append(None if x is None else ConstantArray(x))
-        return Origin(name, tuple(params.items()), tuple(given))
+        origin = Origin(name, tuple(params.items()), tuple(given))
+        return origin if origin.depth <= MAX_ORIGIN_DEPTH else None
 
-    def derived(self, array: Array, origin: Origin) -> SSAValue:
+    def derived(self, array: Array, origin: Origin | None) -> SSAValue:
         """A constant with its origin; the array is not changed from here on."""
         array.flags.writeable = False
-        return self.shared_constant(ConstantArray(array, origin))
+        return self.shared_constant(ConstantArray.derived(array, origin))
 
     @staticmethod
     def single_use(value: SSAValue) -> bool:

@@ -18,6 +18,7 @@ from cuvil.symbolic import Expr, is_static, product
 MAX_BYTES = 16 << 20
 #: The same for what a fused kernel computes from its indices or smaller operands: cheaper there than read from memory.
 MAX_CHEAP_BYTES = 64 << 10
+_KEPT_BYTES = 4096
 #: Movement of a constant that others read too, above this size, would keep a second copy in memory.
 MAX_COPIED_BYTES = 1 << 20
 
@@ -57,7 +58,9 @@ def fold(F: Rewriter, op: TensorOp) -> list[SSAValue] | None:
         results = run_op(op, given, {})
     except CuvilError:
         return None  # the op raises when it runs, as the program says; it must not keep the program from compiling
-    origin = F.origin(op.record.name, *op.arguments, **op.params) if len(results) == 1 else None
+    # Small results are kept as they are; only weights are worth computing again instead.
+    large = len(results) == 1 and np.asarray(results[0]).nbytes > _KEPT_BYTES
+    origin = F.origin(op.record.name, *op.arguments, **op.params) if large else None
     return [
         F.shared_constant(_frozen(np.asarray(r, dtype=aval_of(v).dtype.numpy), origin))
         for r, v in zip(results, op.results, strict=True)
@@ -67,7 +70,7 @@ def fold(F: Rewriter, op: TensorOp) -> list[SSAValue] | None:
 def _frozen(array: Array, origin: Origin | None) -> ConstantArray:
     owned = np.array(array, copy=True, order="C")
     owned.flags.writeable = False
-    return ConstantArray(owned, origin)
+    return ConstantArray.derived(owned, origin)
 
 
 def _example(c: Chooser) -> Case:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -88,7 +90,7 @@ def load_constants(
         dt = constant.aval.dtype.numpy
         room = slab[at : at + _elements(constant) * dt.itemsize].view(dt).reshape(constant.array.shape)
         copy_to(room, constant.array)
-        constant.forget()
+        release(constant)
 
     def pack(number: int, at: int) -> None:
         packing = program.packings[number]
@@ -99,7 +101,12 @@ def load_constants(
         context.raise_error()
         for c in packing.constants:
             if c not in program.plain_constants:
-                program.constants[c].forget()
+                release(program.constants[c])
+
+    def release(constant: ConstantArray) -> None:
+        if constant.origin is None:
+            let_pages_go(constant.array)
+        constant.forget()
 
     contexts = threading.local()
     jobs: list[tuple[Callable[[int, int], None], int, int, int]] = []
@@ -110,8 +117,37 @@ def load_constants(
     for n in range(len(program.packings)):
         jobs.append((pack, n, int(offsets[len(copied) + n]), sizes[len(copied) + n]))
     _run_all(jobs, runtime.workers)
+    if sum(sizes) >= _ALONE_BYTES:
+        trim_heap()
     read += sum(sizes[len(copied) :])
     return LoadedConstants(plain, packed, memory, read)
+
+
+def let_pages_go(array: Array) -> None:
+    """Take the pages of an array that lies in a read-only file mapping out of this process's resident memory.
+
+    They stay in the page cache, and come back when they are read again.
+    """
+    holder: Any = array
+    while isinstance(holder, np.ndarray):
+        holder = cast(Any, holder.base)
+    mapping = holder.obj if isinstance(holder, memoryview) else holder
+    if not isinstance(mapping, mmap.mmap) or not is_immutable(array) or not hasattr(mapping, "madvise"):
+        return
+    low, high = np.lib.array_utils.byte_bounds(array)
+    start = np.frombuffer(mapping, np.uint8, 1).ctypes.data
+    # Whole pages only: the ends may belong to other arrays, and page by page is how the kernel counts.
+    first = -(-(low - start) // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (high - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    if 0 <= first < last:
+        mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def trim_heap() -> None:
+    """Give back what the C library keeps of freed memory; after the work of compiling and loading, that is much."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _run_all(jobs: Sequence[tuple[Callable[[int, int], None], int, int, int]], workers: int) -> None:

@@ -44,6 +44,15 @@ static inline int64_t cv_fmodi(int64_t a, int64_t b) { return a - b * cv_fdiv(a,
 """
 
 
+#: Calls of a host program for which the compiler's second level would take as long as all kernels together.
+_LONG_CALLS = 500
+_LONG = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize ("O1")
+#endif
+"""
+
+
 def emit_host(
     host: ProgramOp,
     kernel_index: dict[str, int],
@@ -54,7 +63,9 @@ def emit_host(
 
     ``packings`` maps (constants, kernel) to its number in the table of packed constants.
     """
-    return _HEADER + _HostText(kernel_index, slot_of, packings).program(host)
+    calls = sum(1 for op in host.body.walk() if isinstance(op, CallOp))
+    text = _HostText(kernel_index, slot_of, packings).program(host)
+    return (_LONG if calls > _LONG_CALLS else "") + _HEADER + text
 
 
 class _HostText:

@@ -46,8 +46,8 @@ def _along(a: Array, rank: int, axis: int, size: int) -> Array | None:
 def _scaled(w: Array, factor: Array) -> Array | None:
     """``w * factor`` rounded once, None where an element overflows or loses bits to underflow."""
     with np.errstate(all="ignore"):
-        wide = w.astype(np.float64) * factor.astype(np.float64)
-        out = wide.astype(w.dtype)
+        # Factors in float64 (reciprocals) round the product once, as equal dtypes do by themselves.
+        out = (w * factor).astype(w.dtype, copy=False)
     normal = np.isfinite(out) & ((np.abs(out) >= np.finfo(w.dtype).tiny) | (w == 0))
     return out if bool(np.all(normal)) and bool(np.all(np.isfinite(factor))) and bool(np.all(factor != 0)) else None
 

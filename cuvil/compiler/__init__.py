@@ -53,7 +53,7 @@ class CompileOptions:
     Attributes:
         backend: ``"c"``, ``"reference"`` or ``"null"``.
         numerics: ``"standard"`` changes only the order of float sums and contracts to FMA; ``"relaxed"`` also admits
-            rules that reassociate.
+            rules that reassociate, and Winograd's convolution (see docs/design/layout.md).
         precision: ``"float32"``; lower precisions for contractions are chosen here.
         optimise: run the algebraic passes (fusion always runs; it changes no value).
         validate: verify each stage against its spec, and run the program on the interpreter before and after every

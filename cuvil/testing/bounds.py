@@ -351,7 +351,8 @@ def _bilinear(
     error = f(finite(a.value), eb) + f(ea, finite(b.value)) + f(ea, eb)
     error = error + (count + 1) * epsilon(acc) * total + count * _smallest(acc)
     if len(xs) > 2:
-        shape = (1, -1) + (1,) * (values[0].ndim - 2)
+        channel = values[0].ndim - 1 if record.name == "conv_channels_last" else 1
+        shape = tuple(-1 if axis == channel else 1 for axis in range(values[0].ndim))
         error = error + xs[2].error.reshape(shape) + epsilon(acc) * np.abs(wide(xs[2].value)).reshape(shape)
     odd = (f(odd_a, np.ones(b.value.shape)) + f(np.ones(a.value.shape), odd_b)) > 0
     overflow = (total > 0.25 * _largest(acc)) | (~np.isfinite(wide(values[0])) & ~odd & (len(xs) == 2))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,9 +15,9 @@ from cuvil.ir.attributes import ConstantArray, is_immutable
 from cuvil.ir.binary import HostCall, NativeProgram
 from cuvil.ops.record import Array
 from cuvil.runtime.arena import ALIGNMENT
-from cuvil.runtime.library import ConstantLibrary, Context, RuntimeLibrary, load_library
+from cuvil.runtime.library import ConstantLibrary, RuntimeLibrary, load_library
 
-_ALONE_BYTES = 1 << 20  # constants below this together are loaded by the calling thread
+_TRIMMED_BYTES = 1 << 20  # constants of this size leave free memory behind that is worth giving back
 
 
 @dataclass
@@ -52,11 +50,11 @@ class _Packer:
 def load_constants(
     program: NativeProgram, runtime: RuntimeLibrary, tools: ConstantLibrary | None = None
 ) -> LoadedConstants:
-    """Pack and copy the constants, in parallel, into one piece of memory.
+    """Pack and copy the constants, one after the other, into one piece of memory.
 
     A constant is copied unless nobody can write to it (a memory-mapped file, an array that was made read-only).
-    Constants that can be computed again are forgotten once they are packed, so at most one for each thread is held
-    twice.
+    Constants that can be computed again are forgotten once they are packed, so at most one is held twice. Packing runs
+    on the pool where a kernel's pack function does; more threads around it only fight over the heap.
 
     ``tools`` copies transposed arrays faster than NumPy.
 
@@ -96,7 +94,6 @@ def load_constants(
         packing = program.packings[number]
         sources = [_dense(program.constants[c], copy_to) for c in packing.constants]
         pointers = (ctypes.c_void_p * len(sources))(*(a.ctypes.data for a in sources))
-        context = _context(contexts, runtime)
         kernels[packing.kernel].function(context.pointer, ctypes.c_void_p(base + at), pointers)
         context.raise_error()
         for c in packing.constants:
@@ -108,16 +105,17 @@ def load_constants(
             let_pages_go(constant.array)
         constant.forget()
 
-    contexts = threading.local()
-    jobs: list[tuple[Callable[[int, int], None], int, int, int]] = []
+    context = runtime.context()
+    jobs: list[tuple[Callable[[int, int], None], int, int]] = []
     for n, k in enumerate(copied):
         plain[k] = base + int(offsets[n])
-        jobs.append((copy, k, int(offsets[n]), sizes[n]))
+        jobs.append((copy, k, int(offsets[n])))
     packed = [base + int(o) for o in offsets[len(copied) : -1]]
     for n in range(len(program.packings)):
-        jobs.append((pack, n, int(offsets[len(copied) + n]), sizes[len(copied) + n]))
-    _run_all(jobs, runtime.workers)
-    if sum(sizes) >= _ALONE_BYTES:
+        jobs.append((pack, n, int(offsets[len(copied) + n])))
+    for job, number, at in jobs:
+        job(number, at)
+    if sum(sizes) >= _TRIMMED_BYTES:
         trim_heap()
     read += sum(sizes[len(copied) :])
     return LoadedConstants(plain, packed, memory, read)
@@ -148,24 +146,6 @@ def trim_heap() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(ctypes.c_size_t(0))
-
-
-def _run_all(jobs: Sequence[tuple[Callable[[int, int], None], int, int, int]], workers: int) -> None:
-    if workers == 1 or len(jobs) < 2 or sum(size for *_, size in jobs) < _ALONE_BYTES:
-        for job, number, at, _ in jobs:
-            job(number, at)
-        return
-    ordered = sorted(jobs, key=lambda job: -job[3])  # the largest first, so that the threads end together
-    with ThreadPoolExecutor(min(workers, len(jobs)), thread_name_prefix="cuvil-load") as pool:
-        for future in [pool.submit(job, number, at) for job, number, at, _ in ordered]:
-            future.result()
-
-
-def _context(contexts: Any, runtime: RuntimeLibrary) -> Context:
-    found: Context | None = getattr(contexts, "context", None)
-    if found is None:
-        found = contexts.context = runtime.context()
-    return found
 
 
 def _elements(constant: ConstantArray) -> int:

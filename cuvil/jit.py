@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from cuvil.compiler import Compiled, CompileOptions, Numerics, compile_program
+from cuvil.compiler import Compiled, CompileOptions, Numerics, Precision, compile_program
 from cuvil.dtypes import DType, complex128, dtype, float64, int64
 from cuvil.dtypes import bool_ as bool_dtype
 from cuvil.frontend.buckets import Buckets, cut, padded_shapes
@@ -727,7 +727,7 @@ def jit(
     hints: Sequence[str] = (),
     backend: str = "c",
     numerics: Numerics = "standard",
-    precision: str = "float32",
+    precision: Precision = "float32",
     optimise: bool = True,
     validate: bool = False,
     rules: Sequence[Rule] = (),
@@ -750,7 +750,9 @@ def jit(
             variant that relies on it, all others the general one.
         backend: ``"c"``, ``"reference"`` (NumPy, op by op) or ``"null"`` (compiles, computes nothing).
         numerics: ``"standard"`` or ``"relaxed"``.
-        precision: ``"float32"``.
+        precision: ``"float32"``, or ``"bf16"``: float32 matrix products and convolutions may round their operands to
+            bfloat16, adding in float32 (about 3 significant digits, several times as fast where the processor has a
+            unit for it; elsewhere a warning says that float32 is used).
         optimise: run the algebraic passes.
         validate: check every pass on the interpreter (slow; for finding faults).
         rules: rewrite rules of your own (:mod:`cuvil.rules`), tried after the compiler's.

@@ -52,6 +52,12 @@ class CuvilRelaxedSystem(CuvilSystem):
     options: ClassVar[Mapping[str, Any]] = {"numerics": "relaxed"}
 
 
+class CuvilBfloat16System(CuvilSystem):
+    """The same with products in bfloat16."""
+
+    options: ClassVar[Mapping[str, Any]] = {"precision": "bf16"}
+
+
 def _double(array: Any) -> Any:
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
 

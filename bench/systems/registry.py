@@ -30,6 +30,9 @@ class SystemEntry:
 SYSTEMS: dict[str, SystemEntry] = {
     "cuvil": SystemEntry("bench.systems.cuvil_system", "CuvilSystem", "cuvil", peer=False),
     "cuvil-relaxed": SystemEntry("bench.systems.cuvil_system", "CuvilRelaxedSystem", "cuvil", peer=False),
+    "cuvil-bf16": SystemEntry(
+        "bench.systems.cuvil_system", "CuvilBfloat16System", "cuvil", peer=False, low_precision=True
+    ),
     "torch": SystemEntry("bench.systems.torch_system", "TorchSystem", "torch"),
     "inductor": SystemEntry("bench.systems.torch_system", "TorchCompileSystem", "torch"),
     "onnxruntime": SystemEntry("bench.systems.onnxruntime_system", "OnnxRuntimeSystem", "onnxruntime", exported=True),

@@ -44,6 +44,7 @@ log = logging.getLogger("cuvil.compiler")
 
 BACKENDS = ("c", "reference", "null")
 Numerics = Literal["standard", "relaxed"]
+Precision = Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class CompileOptions:
         backend: ``"c"``, ``"reference"`` or ``"null"``.
         numerics: ``"standard"`` changes only the order of float sums and contracts to FMA; ``"relaxed"`` also admits
             rules that reassociate, and Winograd's convolution (see docs/design/layout.md).
-        precision: ``"float32"``; lower precisions for contractions are chosen here.
+        precision: ``"float32"``, or ``"bf16"``: float32 matrix products and convolutions may round their operands to
+            bfloat16 and add in float32, where the processor has a unit for that.
         optimise: run the algebraic passes (fusion always runs; it changes no value).
         validate: verify each stage against its spec, and run the program on the interpreter before and after every
             pass and name the pass that changed it.
@@ -63,7 +65,7 @@ class CompileOptions:
 
     backend: str = "c"
     numerics: Numerics = "standard"
-    precision: str = "float32"
+    precision: Precision = "float32"
     optimise: bool = True
     validate: bool = False
     rules: tuple[Rule, ...] = ()
@@ -73,8 +75,8 @@ class CompileOptions:
             raise ArgumentError(f"unknown backend {self.backend!r}; expected one of {', '.join(BACKENDS)}")
         if self.numerics not in ("standard", "relaxed"):
             raise ArgumentError(f"unknown numerics {self.numerics!r}; expected 'standard' or 'relaxed'")
-        if self.precision != "float32":
-            raise ArgumentError(f"unknown precision {self.precision!r}; expected 'float32'")
+        if self.precision not in ("float32", "bf16"):
+            raise ArgumentError(f"unknown precision {self.precision!r}; expected 'float32' or 'bf16'")
 
 
 @dataclass
@@ -134,12 +136,22 @@ os.register_at_fork(after_in_child=lambda: globals().update(_PREPARED_LOCK=threa
 
 def start_runtime() -> Future[RuntimeLibrary]:
     """The process's runtime library with its pool of ``CUVIL_NUM_THREADS`` threads, compiled where it never was."""
-    return _prepare("runtime", None, lambda: RuntimeLibrary(runtime_path(), config.num_threads()))
+    return _prepare(
+        "runtime", None, lambda: RuntimeLibrary(runtime_path(), config.num_threads(), config.hidden_cpu_features())
+    )
 
 
 def runtime_library() -> RuntimeLibrary:
     """What :func:`start_runtime` gives."""
     return start_runtime().result()
+
+
+@lru_cache(maxsize=1)
+def _tell_missing_bf16() -> None:
+    log.warning(
+        "precision='bf16' has no effect: this machine has no unit that multiplies bfloat16 (AMX-BF16 or AVX512-BF16),"
+        " so contractions are computed in float32"
+    )
 
 
 @lru_cache(maxsize=1)
@@ -214,6 +226,8 @@ def fuse_program(program: TracedProgram, options: CompileOptions) -> list[PassRe
 def _compile_native(program: TracedProgram, options: CompileOptions, keep_text: bool) -> Compiled:
     runtime, dispatcher, cache = start_runtime(), start_dispatcher(), shared_cache()
     tools = constant_library()
+    if options.precision == "bf16" and not runtime.result().multiplies_bf16:
+        _tell_missing_bf16()
     stored = None
     if options.rules or options.validate:
         what = "rules of the user" if options.rules else "validation of the passes"
@@ -280,7 +294,7 @@ def _lower(
     records += fuse_stage(program.func, program.scope, _pass_options(options))
     _keep(kept, "fused", program.module, keep)
     _verify(options, program.module, "fused")
-    lowered = lower_program(program.func, program.scope)
+    lowered = lower_program(program.func, program.scope, bf16=options.precision == "bf16")
     _verify(options, lowered.module, "kernel")
     for constant in lowered.constants:
         constant.forget()

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cuvil.ops.record import Array
+from cuvil.support import config
 from cuvil.support.errors import ArgumentError, BackendError, CheckFailed, IndexOutOfBoundsError
 
 _EINDEX, _ENOMEM, _EPOWER, _ECHECK, EHOST = 1, 2, 4, 5, 6
@@ -66,6 +67,11 @@ def keep_host_error(error: BaseException) -> None:
     _HOST_ERRORS.error = error
 
 
+#: Bits of the CPU features that kernels are chosen by when they are loaded (see runtime.h).
+CPU_FEATURES = {"avx512_vnni": 1 << 2, "avx512_bf16": 1 << 3, "amx_int8": 1 << 6, "amx_bf16": 1 << 7}
+assert tuple(CPU_FEATURES) == config.CPU_FEATURES
+
+
 class Context:
     """A runtime context: scratch memory and the error flag of one call at a time."""
 
@@ -95,7 +101,7 @@ class Context:
 class RuntimeLibrary:
     """The loaded runtime and its thread pool."""
 
-    def __init__(self, path: Path, workers: int) -> None:
+    def __init__(self, path: Path, workers: int, hidden_features: frozenset[str] = frozenset()) -> None:
         lib = load_library(path)
         lib.cv_pool_create.restype = ctypes.c_void_p
         lib.cv_ctx_create.restype = ctypes.c_void_p
@@ -104,12 +110,21 @@ class RuntimeLibrary:
         lib.cv_ctx_fail.restype = None
         lib.cv_ctx_fail.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
         lib.cv_cpu_features.restype = ctypes.c_uint64
+        lib.cv_hide_features.argtypes = [ctypes.c_uint64]
+        self._hidden = sum(CPU_FEATURES[name] for name in hidden_features)
+        lib.cv_hide_features(self._hidden)
         self.library = lib
         self.workers = workers
         address = lib.cv_pool_create(ctypes.c_int(workers))
         if not address:
             raise MemoryError(f"cannot create a pool of {workers} threads")
         self.pool = ctypes.c_void_p(address)
+
+    @property
+    def multiplies_bf16(self) -> bool:
+        """Whether there are kernels for bfloat16 that the processor can run."""
+        wanted = CPU_FEATURES["amx_bf16"] | CPU_FEATURES["avx512_bf16"]
+        return bool(self.cpu_features() & ~self._hidden & wanted)
 
     def context(self) -> Context:
         """A new context."""

@@ -17,6 +17,7 @@ from cuvil.support.errors import ArgumentError
 MAX_THREADS = 1024
 DUMP_STAGES = ("tensor", "fused", "kernel", "source")
 DISPATCHES = ("native", "ctypes")
+CPU_FEATURES = ("avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _DEFAULT_CACHE_BYTES = 2 << 30
@@ -52,6 +53,11 @@ VARIABLES = (
         "CUVIL_DISPATCH",
         "native where it can be built, else ctypes",
         "Way from a Python call to compiled code: native (an extension module, built once per Python) or ctypes.",
+    ),
+    Variable(
+        "CUVIL_HIDE_CPU_FEATURES",
+        "nothing",
+        f"Units of the processor to do without, separated by commas: {', '.join(CPU_FEATURES)}.",
     ),
     Variable("CUVIL_DUMP", "nothing", f"Stages to write out, separated by commas: {', '.join(DUMP_STAGES)} or all."),
     Variable("CUVIL_DUMP_DIR", "standard error", "Folder that CUVIL_DUMP writes to, one file a program and stage."),
@@ -243,6 +249,18 @@ def dispatch() -> str | None:
             f"CUVIL_DISPATCH is {text!r}; expected one of {', '.join(DISPATCHES)}. Unset it to let cuvil choose."
         )
     return text
+
+
+def hidden_cpu_features() -> frozenset[str]:
+    """The units that CUVIL_HIDE_CPU_FEATURES names: kernels are loaded as on a processor without them."""
+    words = [word.strip() for word in (_value("CUVIL_HIDE_CPU_FEATURES") or "").split(",") if word.strip()]
+    wrong = [word for word in words if word not in CPU_FEATURES]
+    if wrong:
+        raise ArgumentError(
+            f"CUVIL_HIDE_CPU_FEATURES names {wrong[0]!r}; expected names from {', '.join(CPU_FEATURES)}, separated by"
+            " commas."
+        )
+    return frozenset(words)
 
 
 def dump_stages() -> frozenset[str]:

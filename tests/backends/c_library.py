@@ -67,6 +67,7 @@ def runtime(*flags: str) -> ctypes.CDLL:
         "cv_ctx_scratch_bytes": (ctypes.c_size_t, [pointer]),
         "cv_cpu_features": (ctypes.c_uint64, []),
         "cv_available_cpus": (integer, []),
+        "cv_hide_features": (None, [ctypes.c_uint64]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
@@ -85,6 +86,16 @@ def context(workers: int, *flags: str) -> Generator[ctypes.c_void_p, None, None]
     finally:
         library.cv_ctx_destroy(ctx)
         library.cv_pool_destroy(pool)
+
+
+@contextmanager
+def hidden_features(mask: int) -> Generator[None, None, None]:
+    """Contexts made inside do without some features of the CPU."""
+    runtime().cv_hide_features(mask)
+    try:
+        yield
+    finally:
+        runtime().cv_hide_features(0)
 
 
 def error(ctx: ctypes.c_void_p) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from .c_library import compile_c, context, error, instruction_sets
+from .c_library import compile_c, context, error, hidden_features, instruction_sets, runtime
 
 NUMPY: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -351,3 +351,94 @@ def test_memory_shortage_is_reported() -> None:
         left, right = Matrix(one.ctypes.data, 0, 0, 0, 0), Matrix(one.ctypes.data, 0, 0, 0, 1)
         lib.run(ctx, ctypes.byref(env), 1, 1, 1, 1 << 56, ctypes.byref(left), ctypes.byref(right))
         assert error(ctx)[0] == 2
+
+
+AVX512_BF16, AMX_BF16 = 1 << 3, 1 << 7
+#: Features to hide: what is left is AMX (where the machine has it), AVX512-BF16, neither.
+NARROW = {"all": 0, "no AMX": AMX_BF16, "none": AMX_BF16 | AVX512_BF16}
+BF16 = "#define CV_GEMM_BF16 1\n"
+
+
+def has_bf16(hidden: int) -> bool:
+    return bool(runtime().cv_cpu_features() & (AVX512_BF16 | AMX_BF16) & ~hidden)
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    return array.astype(NUMPY["bf16"]).astype(np.float32)
+
+
+@pytest.mark.parametrize("hidden", NARROW.values(), ids=list(NARROW))
+@pytest.mark.parametrize("a_type", ["f32", "bf16"])
+@settings(max_examples=60, deadline=None)
+@given(case=CASES)
+@example(case=Case(1, 3, 200, 513, packed_b=True))
+@example(case=Case(1, 200, 600, 1300, packed_a=True, packed_b=True, workers=3))
+@example(case=Case(2, 45, 70, 1, layout_b="columns"))
+@example(case=Case(2, 29, 48, 0, packed_b=True))
+def test_bfloat16_products(a_type: str, hidden: int, case: Case) -> None:
+    """Both operands are rounded to bfloat16 where the machine multiplies it, and none where it does not."""
+    rng = np.random.default_rng(case.seed)
+    a = laid_out(rng, a_type, case.layout_a, case.batch, case.m, case.k)
+    b = laid_out(rng, a_type, case.layout_b, case.batch, case.k, case.n)
+    with hidden_features(hidden):
+        got, bias = product(library("f32", a_type, a_type, BF16), case, a, b, "f32")
+    if has_bf16(hidden):
+        a, b = rounded(a), rounded(b)
+    check(got, a, b, bias, "f32")
+
+
+@pytest.mark.parametrize("hidden", NARROW.values(), ids=list(NARROW))
+@pytest.mark.parametrize("packed_b", [False, True])
+def test_bfloat16_products_keep_special_values_apart(packed_b: bool, hidden: int) -> None:
+    rng = np.random.default_rng(6)
+    a, b = draw(rng, "f32", (1, 40, 301)), draw(rng, "f32", (1, 301, 50))
+    a[0, 7, 100] = np.nan
+    a[0, 9, 300] = -np.inf
+    a[0, 11, 0] = 3.4e38  # infinite in bfloat16
+    b[0, 300, 49] = np.inf
+    b[0, 0, :] = 1e-3
+    with hidden_features(hidden):
+        got, _ = product(library("f32", "f32", "f32", BF16), Case(1, 40, 50, 301, packed_b=packed_b), a, b, "f32")
+    assert np.isnan(got[0, 7]).all()
+    assert np.isinf(got[0, 9]).all()
+    assert np.isinf(got[0, 11, :49]).all() == has_bf16(hidden)
+    others = np.delete(got[0], (7, 9, 11), 0)
+    assert np.isinf(others[:, 49]).all()
+    assert np.isfinite(others[:, :49]).all()
+
+
+@pytest.mark.parametrize("hook", ["rows", "along k"])
+@pytest.mark.parametrize("packed_b", [False, True])
+@pytest.mark.parametrize("m", [1, 5, 33])
+def test_bfloat16_prologue_hooks(hook: str, packed_b: bool, m: int) -> None:
+    rng = np.random.default_rng(3)
+    n, k = 50, 70
+    a = rng.standard_normal((1, m, k)).astype(np.float32)
+    memory = rng.standard_normal((k, n) if hook == "rows" else (n, k)).astype(np.float32)
+    ramp = np.arange(k if hook == "rows" else n, dtype=np.float32)[:, None]
+    b = memory + ramp if hook == "rows" else (memory - ramp).T
+    lib = library("f32", "f32", "f32", A_HOOK + (B_HOOK if hook == "rows" else B_ALONG_K_HOOK) + BF16)
+    out, bias = np.zeros((m, n), np.float32), np.zeros(n, np.float32)
+    env = Env(out.ctypes.data, bias.ctypes.data, 0, n, 0, a.ctypes.data, memory.ctypes.data)
+    with context(2) as ctx:
+        left, right = Matrix(), Matrix()
+        if packed_b:
+            room = aligned(lib.packed_b_bytes(k, n))
+            lib.pack_b(ctx, ctypes.byref(env), room.ctypes.data, ctypes.byref(right), k, n)
+            right = Matrix(room.ctypes.data, 0, 0, 0, 1)
+        lib.run(ctx, ctypes.byref(env), 1, m, n, k, ctypes.byref(left), ctypes.byref(right))
+    left32, right32 = (rounded(2 * a), rounded(b)) if has_bf16(0) else (2 * a, b)
+    check(out[None], left32, right32[None], bias, "f32")
+
+
+@pytest.mark.parametrize("hidden", NARROW.values(), ids=list(NARROW))
+def test_bfloat16_rows_do_not_depend_on_their_company(hidden: int) -> None:
+    rng = np.random.default_rng(5)
+    lib = library("f32", "f32", "f32", BF16)
+    a, b = draw(rng, "f32", (1, 100, 1400)), draw(rng, "f32", (1, 1400, 200))
+    with hidden_features(hidden):
+        whole, _ = product(lib, Case(1, 100, 200, 1400, packed_b=True, workers=3), a, b, "f32")
+        for m in (1, 5, 15, 17, 33, 64):
+            for workers in (1, 2):
+                part, _ = product(lib, Case(1, m, 200, 1400, packed_b=True, workers=workers), a[:, :m], b, "f32")
+                assert (part == whole[:, :m]).all()

@@ -104,8 +104,8 @@ def test_a_fault_in_a_pass_is_found_with_validate(monkeypatch: pytest.MonkeyPatc
     """A lowering that forgets to store is caught between lowering and the C compiler, and names the kernel."""
     lower = cuvil.compiler.lower_program
 
-    def broken(func: Any, scope: Any) -> Any:
-        program = lower(func, scope)
+    def broken(*args: Any, **options: Any) -> Any:
+        program = lower(*args, **options)
         for op in list(program.module.walk()):
             if op.name == "kernel.store":
                 op.detach()

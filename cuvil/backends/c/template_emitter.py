@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from xdsl.ir import SSAValue
 
 from cuvil.backends.c.expressions import MEMORY, c_name, dim
 from cuvil.backends.c.loop_emitter import BodyEmitter, Writer, buffer_names
 from cuvil.ir.kernel import KernelFunc, LoadOp, StoreOp, TemplateOp, buffer_aval
-from cuvil.ops.record import Shape
+from cuvil.ops.record import ParamValue, Shape
 from cuvil.support.errors import BackendError
 from cuvil.symbolic import Dim, free_symbols, linear_coefficient, product
 
@@ -146,6 +146,11 @@ def _defines(w: Writer, pairs: Sequence[tuple[str, str]]) -> None:
         w.line(f"#define {key} {value}")
 
 
+def _narrow_define(params: Mapping[str, ParamValue], prefix: str) -> list[tuple[str, str]]:
+    """Asks the template for kernels of narrow elements, where the lowering allows them."""
+    return [(f"{prefix}_{params['narrow'].upper()}", "1")] if params.get("narrow") else []
+
+
 @emits("matmul")
 def _emit_matmul(t: TemplateText) -> None:
     p, w, name = t.params, t.w, t.name
@@ -170,6 +175,7 @@ def _emit_matmul(t: TemplateText) -> None:
             ("CV_GEMM_A_T", t.short(p["a"])),
             ("CV_GEMM_B_T", t.short(p["b"])),
             ("CV_GEMM_STORE(env, b, m, n, count, acc)", f"{name}_store(env, b, m, n, count, acc)"),
+            *_narrow_define(p, "CV_GEMM"),
             ("CV_GEMM_AHEAD_C(env, b, m, n)", f"{name}_ahead(env, b, m, n)"),
             ("CV_GEMM_A_OFFSET(env, batch)", f"{name}_a_offset(env, batch)"),
             ("CV_GEMM_B_OFFSET(env, batch)", f"{name}_b_offset(env, batch)"),
@@ -248,6 +254,7 @@ def _emit_conv(t: TemplateText) -> None:
             ("CV_CONV_X_T", t.short(p["x"])),
             ("CV_CONV_W_T", t.short(p["w"])),
             ("CV_CONV_STORE(env, b, m, p, count, acc)", f"{name}_store(env, b, m, p, count, acc)"),
+            *_narrow_define(p, "CV_CONV"),
             *([("CV_CONV_DEPTHWISE", "1")] if depthwise else []),
             *([("CV_CONV_FEW_PIXELS", "1")] if few and not depthwise else []),
         ],
@@ -303,6 +310,7 @@ def _emit_conv_channels_last(t: TemplateText) -> None:
         ("CV_CONV_ACC", acc),
         ("CV_CONV_X_T", t.short(p["x"])),
         ("CV_CONV_W_T", t.short(p["w"])),
+        *_narrow_define(p, "CV_CONV"),
         *([("CV_CONV_DEPTHWISE", "1")] if p.get("depthwise") else []),
     ]
     _defines(

@@ -65,6 +65,7 @@ def _lower_conv_channels_last(t: TemplateFusion) -> Lowered:
             "batch": 1, "m": parts.rows, "n": out[-1], "k": xs[-1], "acc": parts.acc.short,
             "a": t.operand_number(parts.x), "a_offset": 0, "a_row": xs[-1], "a_col": 1,
             "b": kw, "b_offset": 0, "b_row": 1, "b_col": xs[-1], "b_packed": bool(packed),
+            **t.narrow(),
         }  # fmt: skip
         return t.finish("matmul", params, parts.epilogue, _VARIABLES), packed
     depthwise = groups > 1 and groups == xs[-1] and groups == ws[0]
@@ -72,9 +73,11 @@ def _lower_conv_channels_last(t: TemplateFusion) -> Lowered:
         "acc": parts.acc.short, "x": t.operand_number(parts.x), "w": kw, "w_packed": bool(packed), "x_shape": xs,
         "w_shape": ws, "out_shape": out, "strides": p["strides"], "padding": p["padding"], "dilation": p["dilation"],
         "input_dilation": p["input_dilation"], "groups": groups, "depthwise": depthwise,
+        **t.narrow(),
     }  # fmt: skip
     if not packed:
-        elements = _whole_panels(ws[0] // groups) * groups * product(ws[1:])
+        # Groups of narrow elements, two in the place of one, are filled up to 16.
+        elements = _whole_panels(ws[0] // groups) * groups * (product(ws[1:]) + 16)
         params["packed"] = t.workspace(elements * parts.acc.itemsize)
     return t.finish("conv_channels_last", params, parts.epilogue, _VARIABLES), packed
 

@@ -44,8 +44,9 @@ from cuvil.symbolic import Scope, free_symbols, product, symbol
 
 
 class _ProgramLowering:
-    def __init__(self, func: FuncOp, scope: Scope) -> None:
+    def __init__(self, func: FuncOp, scope: Scope, *, bf16: bool) -> None:
         self.scope = scope
+        self.bf16 = bf16
         self.block = func.body.block
         inputs = [aval_of(a) for a in self.block.args]
         outputs = [aval_of(v) for v in yielded(self.block)]
@@ -243,7 +244,7 @@ class _ProgramLowering:
             kernel, packed = lower_permutation(op, self.scope) or LoopLowering(op, self.scope).lower("kernel"), ()
         else:
             constant = tuple(o in self._constant_values for o in op.operands)
-            kernel, packed = lower_template(op, self.scope, constant)
+            kernel, packed = lower_template(op, self.scope, constant, bf16=self.bf16)
         name = self._share(kernel, op.params["label"])
         operands: list[SSAValue] = [self.buffers[o] for o in op.operands]
         if packed:
@@ -286,9 +287,9 @@ def _symbols(value: object) -> frozenset[str]:
     return free_symbols(value) if hasattr(value, "symbols") else frozenset()  # type: ignore[arg-type]
 
 
-def lower_program(func: FuncOp, scope: Scope) -> KernelProgram:
-    """The kernel stage of a fused function."""
-    return _ProgramLowering(func, scope).run()
+def lower_program(func: FuncOp, scope: Scope, *, bf16: bool = False) -> KernelProgram:
+    """The kernel stage of a fused function; with ``bf16``, contractions of float32 may multiply in bfloat16."""
+    return _ProgramLowering(func, scope, bf16=bf16).run()
 
 
 __all__ = ["KernelProgram", "lower_program"]

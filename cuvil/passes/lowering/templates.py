@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from xdsl.ir import Block, SSAValue
 
-from cuvil.dtypes import DType, float32, int32, int64, uint8
+from cuvil.dtypes import DType, bfloat16, float32, int32, int64, uint8
 from cuvil.ir.dialect import FusionOp, TensorOp, YieldOp, aval_of
 from cuvil.ir.kernel import BufferType, HoleOp, KernelFunc, LoadOp, ScalarOp, StoreOp, TemplateOp, scalar_dtype
 from cuvil.ops.record import Aval, Opaque, ParamValue, Shape
@@ -45,8 +45,9 @@ def accumulator_dtype(dt: DType) -> DType:
 class TemplateFusion:
     """A fusion around one opaque op, while it is being lowered."""
 
-    def __init__(self, fusion: FusionOp, scope: Scope, constant: Sequence[bool]) -> None:
+    def __init__(self, fusion: FusionOp, scope: Scope, constant: Sequence[bool], *, bf16: bool) -> None:
         self.fusion = fusion
+        self.bf16 = bf16
         self.scope = scope.copy()
         self.constant = tuple(constant)
         last = fusion.body.last_op
@@ -74,6 +75,13 @@ class TemplateFusion:
         if found is None or found.base not in self.buffers:
             raise PassError(f"{self.anchor.name} reads an operand that is not a strided view; this is a fault in cuvil")
         return found
+
+    def narrow(self) -> dict[str, ParamValue]:
+        """The parameter that lets a contraction multiply narrow elements, where its operands and the user allow it."""
+        dtypes = {aval_of(v).dtype for v in self.anchor.arguments[:2] if v is not None}
+        if dtypes == {bfloat16} or (self.bf16 and dtypes == {float32}):
+            return {"narrow": "bf16"}
+        return {}
 
     def workspace(self, size: Dim) -> int:
         """Temporary memory of ``size`` bytes for the kernel: the number of the argument that points to it."""
@@ -150,9 +158,12 @@ class TemplateFusion:
         return self.func
 
 
-def lower_template(fusion: FusionOp, scope: Scope, constant: Sequence[bool]) -> Lowered:
-    """The kernel of a fusion around an opaque op, and which operands it wants packed."""
-    t = TemplateFusion(fusion, scope, constant)
+def lower_template(fusion: FusionOp, scope: Scope, constant: Sequence[bool], *, bf16: bool = False) -> Lowered:
+    """The kernel of a fusion around an opaque op, and which operands it wants packed.
+
+    With ``bf16``, contractions of float32 operands may round them to bfloat16.
+    """
+    t = TemplateFusion(fusion, scope, constant, bf16=bf16)
     body = t.anchor.record.body
     assert isinstance(body, Opaque)
     return LOWERERS[body.kernel](t)
@@ -247,6 +258,7 @@ def _lower_matmul(t: TemplateFusion) -> Lowered:
         "batch": batch_extent, "m": m_extent, "n": n, "k": k, "acc": acc.short,
         "a": t.operand_number(va.base), "a_offset": offset_a, "a_row": row_stride, "a_col": sa[-1],
         "b": kb, "b_offset": offset_b, "b_row": sb[-2], "b_col": sb[-1], "b_packed": bool(packed),
+        **t.narrow(),
     }  # fmt: skip
     block = t.epilogue(index, ("_b", "_m", "_n"), acc)
     return t.finish("matmul", params, block, ("_b", "_m", "_n")), packed
@@ -311,7 +323,7 @@ def _lower_conv(t: TemplateFusion) -> Lowered:
     params: dict[str, ParamValue] = {
         "acc": acc.short, "x": t.operand_number(x), "w": kw, "w_packed": bool(packed), "x_shape": xs, "w_shape": ws,
         "out_shape": out, "strides": p["strides"], "padding": p["padding"], "dilation": p["dilation"],
-        "input_dilation": p["input_dilation"], "groups": p["groups"],
+        "input_dilation": p["input_dilation"], "groups": p["groups"], **t.narrow(),
     }  # fmt: skip
     block = t.epilogue(index, ("_b", "_m", "_p"), acc, add_bias(t, bias, index[1], acc))
     if not packed and not depthwise:

@@ -355,6 +355,20 @@ static void context_parallel(cv_ctx *ctx, int64_t n, int64_t grain, cv_body body
     atomic_flag_clear_explicit(&pool->busy, memory_order_release);
 }
 
+static _Atomic uint64_t hidden_features;
+void cv_hide_features(uint64_t mask) { atomic_store(&hidden_features, mask); }
+
+static void choose_narrow_kernels(cv_ctx *ctx) {
+    uint64_t features = cv_cpu_features() & ~atomic_load(&hidden_features);
+    (void)features, (void)ctx;
+#ifdef CVM_HAS_AVX512_BF16
+    if (features & CV_CPU_AVX512_BF16) ctx->bf16 = &cvm_avx512_bf16;
+#endif
+#ifdef CVM_HAS_AMX_BF16
+    if (features & CV_CPU_AMX_BF16) ctx->bf16 = &cvm_amx_bf16;
+#endif
+}
+
 cv_ctx *cv_ctx_create(cv_pool *pool) {
     context *c = calloc(1, sizeof *c);
     size_t bytes = (size_t)pool->workers * sizeof(worker_blocks);
@@ -365,9 +379,10 @@ cv_ctx *cv_ctx_create(cv_pool *pool) {
         return NULL;
     }
     memset(blocks, 0, bytes);
-    c->base = (cv_ctx){context_parallel, context_scratch, context_scratch_shared,
-                       context_fail,     context_failed,  &cv_microkernel_table,
-                       pool->workers};
+    c->base = (cv_ctx){.parallel = context_parallel, .scratch = context_scratch,
+                       .scratch_shared = context_scratch_shared, .fail = context_fail, .failed = context_failed,
+                       .microkernels = &cv_microkernel_table, .workers = pool->workers};
+    choose_narrow_kernels(&c->base);
     c->pool = pool;
     c->blocks = blocks;
     return &c->base;

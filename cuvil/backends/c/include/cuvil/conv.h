@@ -180,6 +180,9 @@ CV_INLINE CVC_V CVC_(_load_weights)(const CVC_(_geometry) *g, int64_t m, int64_t
 }
 
 #define CV_GEMM_NAME CVC_(_product)
+#ifdef CV_CONV_BF16
+#define CV_GEMM_BF16 1
+#endif
 #define CV_GEMM_ACC CV_CONV_ACC
 #ifndef CV_CONV_FEW_PIXELS
 
@@ -489,6 +492,7 @@ CV_FUNC void CVC_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *s, co
 #undef CV_CONV_MAP_X
 #undef CV_CONV_DEPTHWISE
 #undef CV_CONV_FEW_PIXELS
+#undef CV_CONV_BF16
 #undef CVC_
 #undef CVC_T
 #undef CVC_V

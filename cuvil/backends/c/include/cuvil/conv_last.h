@@ -181,6 +181,9 @@ CV_INLINE void CVL_(_store)(const CVL_(_geometry) *g, int64_t group, int64_t m, 
 }
 
 #define CV_GEMM_NAME CVL_(_product)
+#ifdef CV_CONV_BF16
+#define CV_GEMM_BF16 1
+#endif
 #define CV_GEMM_ACC CV_CONV_ACC
 #define CV_GEMM_A_T CV_CONV_X_T
 #define CV_GEMM_B_T CV_CONV_W_T
@@ -357,6 +360,7 @@ CV_FUNC void CVL_(_run)(cv_ctx *ctx, const void *env, const cv_conv_shape *s, co
 #undef CV_CONV_W_T
 #undef CV_CONV_STORE
 #undef CV_CONV_DEPTHWISE
+#undef CV_CONV_BF16
 #undef CVL_
 #undef CVL_T
 #undef CVL_V

@@ -52,16 +52,18 @@ typedef struct {
     int64_t task_rows, task_columns; /* tasks along each axis */
 } cvg_plan;
 
-/* Costs are in multiply-adds of a vector pair, per k: a row of a panel costs 1, packing a row of A or a panel of B the
+/* Tiles have at most mr rows, and as near as can be a multiple of `step`.
+ * Costs are in multiply-adds of a vector pair, per k: a row of a panel costs 1, packing a row of A or a panel of B the
  * given amounts. Chooses the cut whose slowest worker has the least to do. */
-CV_FUNC cvg_plan cvg_make_plan(int64_t batch, int64_t m, int64_t n, int64_t k, int64_t nr, int workers, double pack_a,
-                               double pack_b) {
+CV_FUNC cvg_plan cvg_make_plan(int64_t batch, int64_t m, int64_t n, int64_t k, int64_t mr, int64_t step, int64_t nr,
+                               int workers, double pack_a, double pack_b) {
     cvg_plan p;
-    p.tiles = cvg_ceil_div(m, CV_MR);
-    p.rows_per_tile = p.tiles ? cvg_ceil_div(m, p.tiles) : 1;
+    p.tiles = cvg_ceil_div(m, mr);
+    p.rows_per_tile = p.tiles ? cvg_round_up(cvg_ceil_div(m, p.tiles), step) : 1;
     p.tiles = cvg_ceil_div(m, p.rows_per_tile);
     p.panels = cvg_ceil_div(n, nr);
-    int64_t least_rows = cvg_ceil_div(p.tiles, CVG_TASK_TILES), least_columns = cvg_ceil_div(p.panels, CVG_TASK_PANELS(k));
+    int64_t least_rows = cvg_ceil_div(p.tiles, CVG_TASK_TILES * CV_MR / mr);
+    int64_t least_columns = cvg_ceil_div(p.panels, CVG_TASK_PANELS(k));
     double best = 0;
     int64_t cut_rows = least_rows, cut_columns = least_columns;
     int64_t worth = cvg_max((int64_t)((double)batch * (double)m * (double)n * ((double)k + 8) / CVG_TASK_MIN), 1);
@@ -130,6 +132,40 @@ CV_FUNC void cvg_transpose(cv_vi32 v[CV_LANES]) {
 #endif
 }
 
+/* Groups of narrow elements (microkernel.h), one a lane: of two or four vectors that hold the elements of a group each
+ * (across), and of vectors that hold groups one after the other (along). */
+#ifdef CV_HAS_NARROW
+CV_INLINE cv_vu32 cvg_bits_bf16(cv_vf32 v) {
+    cv_vu32 u = (cv_vu32)v, even = u + 0x7fff + ((u >> 16) & 1);
+    return (cv_vu32)cv_select_i32((cv_vbool)(v == v), (cv_vi32)even, (cv_vi32)(u | 0x400000));
+}
+CV_INLINE cv_vi32 cvg_across_bf16(const float *from, int64_t stride) {
+    cv_vu32 low = cvg_bits_bf16(cv_load_f32(from)), high = cvg_bits_bf16(cv_load_f32(from + stride));
+    return (cv_vi32)((low >> 16) | (high & 0xffff0000u));
+}
+CV_INLINE void cvg_along_bf16(void *to, const float *from, int64_t stride) {
+#if defined(__AVX512BF16__) && defined(__x86_64__)
+    cv_vi32 packed;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(packed) : "v"(cv_load_f32(from + stride)), "v"(cv_load_f32(from)));
+    cv_store_i32(to, packed);
+#else
+    cv_store_bf16(to, cv_load_f32(from));
+    cv_store_bf16((uint16_t *)to + CV_LANES, cv_load_f32(from + stride));
+#endif
+}
+CV_INLINE cv_vi32 cvg_across_i8(const int32_t *from, int64_t stride) {
+    cv_vi32 v = cv_load_i32(from) & 255;
+    v |= (cv_load_i32(from + stride) & 255) << 8;
+    v |= (cv_load_i32(from + 2 * stride) & 255) << 16;
+    return v | cv_load_i32(from + 3 * stride) << 24;
+}
+CV_INLINE void cvg_along_i8(void *to, const int32_t *from, int64_t stride) {
+    for (int i = 0; i < 4; i++) {
+        cv_store_i8((int8_t *)to + i * CV_LANES, cv_cast_i32_i8(cv_load_i32(from + i * stride)));
+    }
+}
+#endif
+
 #endif
 
 /* ================================================================ the template
@@ -154,6 +190,23 @@ CV_FUNC void cvg_transpose(cv_vi32 v[CV_LANES]) {
 /* Is the accumulation type one with 32 bits, whose panel is two vectors? */
 #define CVG_IS_F32 (CV_ELEM_ID(CV_GEMM_ACC) == CV_ELEM_ID_f32)
 #define CVG_IS_32 (CVG_IS_F32 || CV_ELEM_ID(CV_GEMM_ACC) == CV_ELEM_ID_i32)
+/* Where the processor has a unit for narrow elements, operands are packed to groups of CVG_GROUP of them. */
+#if defined(CV_GEMM_BF16) && defined(CV_HAS_NARROW)
+#define CVG_GROUP 2
+#define CVG_KIND bf16
+#define CVG_NARROW_OF(ctx) ((ctx)->bf16)
+#elif defined(CV_GEMM_INT8) && defined(CV_HAS_NARROW)
+#define CVG_GROUP 4
+#define CVG_KIND i8
+#define CVG_NARROW_OF(ctx) ((ctx)->int8[CV_ELEM_ID(CV_GEMM_A_T) == CV_ELEM_ID_u8])
+#else
+#define CVG_NARROW_OF(ctx) ((const struct cv_narrow_kernels *)0)
+#endif
+#ifdef CVG_GROUP
+#define CVG_NARROW(call) ((call)->narrow)
+#else
+#define CVG_NARROW(call) 0
+#endif
 
 #ifndef CV_GEMM_A_OFFSET
 #define CV_GEMM_A_OFFSET(env, batch) ((batch) * call->a.batch_stride)
@@ -165,8 +218,11 @@ CV_FUNC void cvg_transpose(cv_vi32 v[CV_LANES]) {
 typedef struct {
     cv_ctx *ctx;
     const void *env;
-    int64_t batch, m, n, k;
+    const struct cv_narrow_kernels *narrow; /* or null */
+    int64_t batch, m, n, k;                 /* k counts groups where the kernels are narrow, whole chunks of them */
+    int64_t elements;                       /* K */
     cv_matrix a, b;
+    int64_t mr;    /* rows of a full tile */
     int64_t depth; /* of a block of K */
     int in_place;  /* the kernels read B where it lies */
     int64_t tasks, step, next_task;
@@ -217,6 +273,31 @@ CV_FUNC void CVG_(_pack_tile)(const CVG_(_call) *call, CVG_T *to, int64_t batch,
 #else
 #define CVG_PACK_TILE(call, to, batch, a, row, rows, k, depth) \
     CV_GEMM_PACK_A((call)->env, batch, to, row, rows, k, depth)
+#endif
+
+#ifdef CVG_GROUP
+/* The same as groups: the elements are packed as they are, a few at a time, and then narrowed. */
+CV_FUNC void CVG_(_pack_narrow_tile)(const CVG_(_call) *call, CVG_T *to, int64_t batch, const CVG_A_MEM *a, int64_t row,
+                                     int64_t rows, int64_t k, int64_t depth) {
+    enum { DEPTH = 128 }; /* a multiple of the elements of a chunk */
+    (void)a, (void)batch;
+    CVG_T wide[CV_MR * DEPTH] __attribute__((aligned(64)));
+    for (int64_t part = 0; part < rows; part += CV_MR) {
+        int64_t height = cvg_min(rows - part, CV_MR);
+        for (int64_t done = 0; done < depth; done += DEPTH / CVG_GROUP) {
+            int64_t from = (k + done) * CVG_GROUP, groups = cvg_min(DEPTH / CVG_GROUP, depth - done);
+            int64_t length = cvg_max(cvg_min(groups * CVG_GROUP, call->elements - from), 0);
+            if (length < groups * CVG_GROUP) memset(wide, 0, sizeof wide);
+            if (length) CVG_PACK_TILE(call, wide, batch, a, row + part, height, from, length);
+            for (int64_t g = 0; g < groups; g += CV_CHUNK) {
+                for (int64_t i = 0; i < height; i++) {
+                    CVG_PASTE(cvg_along_, CVG_KIND)(to + (done + g) * rows + (part + i) * CV_CHUNK,
+                                                    wide + (g * CVG_GROUP * height) + i * CV_CHUNK, height * CV_CHUNK);
+                }
+            }
+        }
+    }
+}
 #endif
 
 /* ---------------------------------------------------------------- packing B */
@@ -324,6 +405,27 @@ CV_FUNC void CVG_(_pack_panel)(const CVG_(_call) *call, CVG_T *to, int64_t batch
     CV_GEMM_PACK_B((call)->env, batch, to, k, depth, n, columns, width)
 #endif
 
+#ifdef CVG_GROUP
+CV_FUNC void CVG_(_pack_narrow_panel)(const CVG_(_call) *call, CVG_T *to, int64_t batch, const CVG_B_MEM *b, int64_t k,
+                                      int64_t depth, int64_t n, int64_t columns, int64_t width) {
+    enum { DEPTH = 64 };
+    (void)b, (void)batch;
+    CVG_T wide[DEPTH * CVG_NR] __attribute__((aligned(64)));
+    for (int64_t done = 0; done < depth; done += DEPTH / CVG_GROUP) {
+        int64_t from = (k + done) * CVG_GROUP, groups = cvg_min(DEPTH / CVG_GROUP, depth - done);
+        int64_t length = cvg_max(cvg_min(groups * CVG_GROUP, call->elements - from), 0);
+        if (length < groups * CVG_GROUP) memset(wide, 0, sizeof wide);
+        if (length) CVG_PACK_PANEL(call, wide, batch, b, from, length, n, columns, width);
+        for (int64_t g = 0; g < groups; g++) {
+            for (int64_t j = 0; j < width; j += CV_LANES) {
+                cv_store_i32((int32_t *)to + (done + g) * width + j,
+                             CVG_PASTE(cvg_across_, CVG_KIND)(wide + g * CVG_GROUP * width + j, width));
+            }
+        }
+    }
+}
+#endif
+
 /* Width of the panel that starts at column n: the last one takes half where that is enough. */
 CV_FUNC int64_t CVG_(_width)(int64_t n, int64_t columns) {
     (void)n, (void)columns;
@@ -389,8 +491,14 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
         int last = k + depth >= call->k;
         if (!packed_a) {
             for (int64_t r = first_row; r < end_row; r += per) {
-                CVG_PACK_TILE(call, a_room + (r - first_row) * padded, batch, a, r, cvg_min(per, end_row - r), k,
-                              depth);
+                CVG_T *to = a_room + (r - first_row) * padded;
+#ifdef CVG_GROUP
+                if (call->narrow) {
+                    CVG_(_pack_narrow_tile)(call, to, batch, a, r, cvg_min(per, end_row - r), k, depth);
+                    continue;
+                }
+#endif
+                CVG_PACK_TILE(call, to, batch, a, r, cvg_min(per, end_row - r), k, depth);
             }
         }
         for (int64_t panel = first_panel; panel < end_panel;) {
@@ -398,7 +506,8 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
             int64_t together = 1, ldb = width, next = call->k * CVG_NR;
             const CVG_T *at = b_room;
 #if CVG_IS_F32
-            int can_pair = end_row - first_row <= CV_WIDE_ROWS && call->n - n >= 2 * CVG_NR && panel + 1 < end_panel;
+            int can_pair = !CVG_NARROW(call) && end_row - first_row <= CV_WIDE_ROWS &&
+                           call->n - n >= 2 * CVG_NR && panel + 1 < end_panel;
 #endif
             if (packed_b) {
                 at = packed_b + n * call->k + k * width;
@@ -412,6 +521,10 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
 #if CVG_IS_F32
                 if (can_pair) together = 2;
 #endif
+#ifdef CVG_GROUP
+            } else if (call->narrow) {
+                CVG_(_pack_narrow_panel)(call, b_room, batch, b, k, depth, n, columns, width);
+#endif
             } else {
                 CVG_PACK_PANEL(call, b_room, batch, b, k, depth, n, columns, width);
             }
@@ -420,13 +533,16 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
                 const CVG_T *tile_a = packed_a ? packed_a + row * packed_depth + k * rows
                                                : a_room + (row - first_row) * padded;
                 CVG_T *c = c_room;
-                if (call->k > call->depth) c += ((panel - first_panel) * tiles + t) * CV_MR * CVG_NR;
-                cv_microkernel kernel = kernels->CVG_PASTE(full_, CV_GEMM_ACC)[rows - 1];
+                if (call->k > call->depth) c += ((panel - first_panel) * tiles + t) * call->mr * CVG_NR;
+                cv_microkernel kernel = kernels->CVG_PASTE(full_, CV_GEMM_ACC)[cvg_min(rows, CV_MR) - 1];
 #if CVG_IS_32
-                if (width != CVG_NR) kernel = kernels->CVG_PASTE(half_, CV_GEMM_ACC)[rows - 1];
+                if (width != CVG_NR) kernel = kernels->CVG_PASTE(half_, CV_GEMM_ACC)[cvg_min(rows, CV_MR) - 1];
 #endif
 #if CVG_IS_F32
                 if (together == 2) kernel = kernels->wide_f32[rows - 1];
+#endif
+#ifdef CVG_GROUP
+                if (call->narrow) kernel = (width == CVG_NR ? call->narrow->full : call->narrow->half)[rows - 1];
 #endif
                 const char *ahead = (const char *)tile_a;
                 int64_t ahead_step = 0;
@@ -437,7 +553,8 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
                 } else if (packed_b) { /* the next panel, as many lines with each tile as K has steps */
                     ahead = (const char *)(at + together * next) + t * depth * 64;
                     ahead_step = 64;
-                } else if (t * 64 < CVG_NR * (int64_t)sizeof(CVG_B_MEM)) { /* one line of its rows with each tile */
+                } else if (!CVG_NARROW(call) && t * 64 < CVG_NR * (int64_t)sizeof(CVG_B_MEM)) {
+                    /* one line of its rows with each tile */
 #if defined(CV_GEMM_AHEAD_B)
                     ahead_step = CV_GEMM_AHEAD_B_STEP(call->env) * (int64_t)sizeof(CVG_B_MEM);
                     if (ahead_step) ahead = (const char *)CV_GEMM_AHEAD_B(call->env, batch, k, n + CVG_NR) + t * 64;
@@ -454,7 +571,9 @@ CV_FUNC void CVG_(_task)(const CVG_(_call) *call, int64_t task, char *scratch) {
 #endif
                 kernel(depth, tile_a, at, ldb, next, c, k > 0, ahead, ahead_step);
                 if (last) {
-                    CVG_STORE_TILE(call, batch, row, rows, n, columns, c);
+                    for (int64_t i = 0; i < rows; i += CV_MR) {
+                        CVG_STORE_TILE(call, batch, row + i, cvg_min(rows - i, CV_MR), n, columns, c + i * CVG_NR);
+                    }
                     if (together == 2) {
                         CVG_STORE_TILE(call, batch, row, rows, n + CVG_NR, CVG_NR, c + CV_MR * CVG_NR);
                     }
@@ -474,22 +593,47 @@ CV_FUNC void CVG_(_work)(void *arg, int64_t begin, int64_t end, int worker) {
     if (task >= call->tasks) return;
     char *scratch = cv_scratch(call->ctx, worker, call->a_bytes + call->b_bytes + call->c_bytes);
     if (!scratch) return; /* cv_scratch has set the error */
+#ifdef CVG_GROUP
+    if (call->narrow) call->narrow->begin();
+#endif
     while (task < call->tasks) {
         for (int64_t i = task; i < cvg_min(task + call->step, call->tasks); i++) CVG_(_task)(call, i, scratch);
         task = __atomic_fetch_add(&call->next_task, call->step, __ATOMIC_RELAXED);
     }
+#ifdef CVG_GROUP
+    if (call->narrow) call->narrow->end();
+#endif
 }
+
+/* A call whose kernels and unit of K are chosen. */
+CV_FUNC CVG_(_call) CVG_(_begin)(cv_ctx *ctx, const void *env, int64_t batch, int64_t m, int64_t n, int64_t k,
+                                 cv_matrix a, cv_matrix b) {
+    CVG_(_call) call = {.ctx = ctx, .env = env, .narrow = CVG_NARROW_OF(ctx), .batch = batch, .m = m, .n = n, .k = k,
+                        .elements = k, .a = a, .b = b, .mr = CV_MR};
+#ifdef CVG_GROUP
+    if (call.narrow) {
+        call.k = cvg_round_up(cvg_ceil_div(k, CVG_GROUP), CV_CHUNK);
+        call.mr = call.narrow->rows;
+    }
+#endif
+    return call;
+}
+/* Bytes behind packed A that kernels may read. */
+CV_INLINE size_t CVG_(_slack)(const CVG_(_call) *call) { return CVG_NARROW(call) ? (size_t)call->mr * 64 : 0; }
+CV_INLINE int64_t CVG_(_step)(const CVG_(_call) *call) { return CVG_NARROW(call) ? call->narrow->step : 1; }
 
 CV_FUNC void CVG_(_run)(cv_ctx *ctx, const void *env, int64_t batch, int64_t m, int64_t n, int64_t k, cv_matrix a,
                         cv_matrix b) {
     if (batch <= 0 || m <= 0 || n <= 0) return;
-    CVG_(_call) call = {.ctx = ctx, .env = env, .batch = batch, .m = m, .n = n, .k = k, .a = a, .b = b};
+    CVG_(_call) call = CVG_(_begin)(ctx, env, batch, m, n, k, a, b);
+    k = call.k;
     /* Blocks of K of about the same depth. */
-    call.depth = cvg_round_up(cvg_ceil_div(k, cvg_max(cvg_ceil_div(k, CV_KC), 1)), CV_CHUNK);
+    int64_t deepest = CVG_NARROW(&call) ? call.narrow->depth : CV_KC;
+    call.depth = cvg_round_up(cvg_ceil_div(k, cvg_max(cvg_ceil_div(k, deepest), 1)), CV_CHUNK);
 #if !defined(CV_GEMM_LOAD_B) && !defined(CV_GEMM_LOAD_B_ALONG_K) && !defined(CV_GEMM_PACK_B)
     /* Packing pays when several tiles use the panel. */
     call.in_place = CV_ELEM_ID(CV_GEMM_B_T) == CV_ELEM_ID(CV_GEMM_ACC) && !b.packed && b.col_stride == 1 &&
-                    m <= 2 * CV_MR;
+                    m <= 2 * CV_MR && !CVG_NARROW(&call);
 #endif
     /* Few rows: A is small, each panel is used once, so K needs no blocks (unless a last panel must be packed). */
     if (m <= CV_WIDE_ROWS && b.packed) call.depth = k;
@@ -503,16 +647,17 @@ CV_FUNC void CVG_(_run)(cv_ctx *ctx, const void *env, int64_t batch, int64_t m, 
 #else
     double pack_a = a.packed ? 0.0 : 0.25;
 #endif
-    call.plan = cvg_make_plan(batch, m, n, k, CVG_NR, cv_workers(ctx), pack_a, pack_b);
+    call.plan = cvg_make_plan(batch, m, n, k, call.mr, CVG_(_step)(&call), CVG_NR, cv_workers(ctx), pack_a, pack_b);
     const cvg_plan *plan = &call.plan;
     call.tasks = batch * plan->task_rows * plan->task_columns;
     int64_t depth = cvg_min(call.depth, k);
     int64_t tiles = k > call.depth ? plan->task_tiles * plan->task_panels : 2;
     if (!a.packed) {
         call.a_bytes = (size_t)(plan->task_tiles * plan->rows_per_tile * cvg_round_up(depth, CV_CHUNK)) * sizeof(CVG_T);
+        call.a_bytes += CVG_(_slack)(&call);
     }
     if (!b.packed) call.b_bytes = (size_t)(cvg_min(depth, CV_KC) * CVG_NR) * sizeof(CVG_T);
-    call.c_bytes = (size_t)(tiles * CV_MR * CVG_NR) * sizeof(CVG_T);
+    call.c_bytes = (size_t)(tiles * call.mr * CVG_NR) * sizeof(CVG_T);
     double macs = (double)m * (double)n * ((double)k + 8) / (double)(plan->task_rows * plan->task_columns);
     call.step = cvg_max((int64_t)(CVG_TASK_MIN / macs), 1);
     cv_parallel(ctx, cvg_ceil_div(call.tasks, call.step), 1, CVG_(_work), &call);
@@ -520,14 +665,23 @@ CV_FUNC void CVG_(_run)(cv_ctx *ctx, const void *env, int64_t batch, int64_t m, 
 
 /* ---------------------------------------------------------------- operands packed beforehand */
 
+/* Sizes are those of the larger form where the processor decides which it is; unused memory is not touched. */
 CV_FUNC int64_t CVG_(_packed_a_bytes)(int64_t m, int64_t k) {
-    return m * cvg_round_up(k, CV_CHUNK) * (int64_t)sizeof(CVG_T);
+    int64_t bytes = m * cvg_round_up(k, CV_CHUNK) * (int64_t)sizeof(CVG_T);
+#ifdef CVG_GROUP
+    int64_t groups = cvg_round_up(cvg_ceil_div(k, CVG_GROUP), CV_CHUNK);
+    bytes = cvg_max(bytes, m * groups * (int64_t)sizeof(CVG_T) + CV_NARROW_ROWS * 64);
+#endif
+    return bytes;
 }
 
 /* The panels of B one after the other, each with whole K. */
 CV_FUNC int64_t CVG_(_packed_b_bytes)(int64_t k, int64_t n) {
-    int64_t whole = n / CVG_NR * CVG_NR;
-    return (whole + (n > whole ? CVG_(_width)(whole, n) : 0)) * k * (int64_t)sizeof(CVG_T);
+    int64_t whole = n / CVG_NR * CVG_NR, columns = whole + (n > whole ? CVG_(_width)(whole, n) : 0);
+#ifdef CVG_GROUP
+    k = cvg_max(k, cvg_round_up(cvg_ceil_div(k, CVG_GROUP), CV_CHUNK));
+#endif
+    return columns * k * (int64_t)sizeof(CVG_T);
 }
 
 typedef struct {
@@ -542,16 +696,22 @@ CV_FUNC void CVG_(_pack_a_tiles)(void *arg, int64_t begin, int64_t end, int work
     const CVG_(_call) *call = &p->call;
     int64_t per = call->plan.rows_per_tile;
     for (int64_t t = begin; t < end; t++) {
-        int64_t row = t * per;
-        CVG_(_pack_tile)(call, p->to + row * cvg_round_up(call->k, CV_CHUNK), 0, call->a.data, row,
-                         cvg_min(per, call->m - row), 0, call->k);
+        int64_t row = t * per, rows = cvg_min(per, call->m - row);
+        CVG_T *to = p->to + row * cvg_round_up(call->k, CV_CHUNK);
+#ifdef CVG_GROUP
+        if (call->narrow) {
+            CVG_(_pack_narrow_tile)(call, to, 0, call->a.data, row, rows, 0, call->k);
+            continue;
+        }
+#endif
+        CVG_(_pack_tile)(call, to, 0, call->a.data, row, rows, 0, call->k);
     }
 }
 
 /* Writes _packed_a_bytes(m, k) bytes for m rows of A. Rows of the same number must be packed together. */
 CV_FUNC void CVG_(_pack_a)(cv_ctx *ctx, const void *env, void *to, cv_matrix a, int64_t m, int64_t k) {
-    CVG_(_packing) p = {{.ctx = ctx, .env = env, .m = m, .k = k, .a = a}, to};
-    p.call.plan = cvg_make_plan(1, m, 1, k, CVG_NR, 1, 0, 0);
+    CVG_(_packing) p = {CVG_(_begin)(ctx, env, 1, m, 1, k, a, (cv_matrix){0}), to};
+    p.call.plan = cvg_make_plan(1, m, 1, p.call.k, p.call.mr, CVG_(_step)(&p.call), CVG_NR, 1, 0, 0);
     cv_parallel(ctx, p.call.plan.tiles, cvg_max(CVG_TASK_MIN / (CV_MR * (k + 1)), 1), CVG_(_pack_a_tiles), &p);
 }
 #endif
@@ -562,15 +722,21 @@ CV_FUNC void CVG_(_pack_b_panels)(void *arg, int64_t begin, int64_t end, int wor
     const CVG_(_packing) *p = arg;
     const CVG_(_call) *call = &p->call;
     for (int64_t panel = begin; panel < end; panel++) {
-        int64_t n = panel * CVG_NR, width = CVG_(_width)(n, call->n);
-        CVG_(_pack_panel)(call, p->to + n * call->k, 0, call->b.data, 0, call->k, n, cvg_min(width, call->n - n),
-                          width);
+        int64_t n = panel * CVG_NR, width = CVG_(_width)(n, call->n), columns = cvg_min(width, call->n - n);
+        CVG_T *to = p->to + n * call->k;
+#ifdef CVG_GROUP
+        if (call->narrow) {
+            CVG_(_pack_narrow_panel)(call, to, 0, call->b.data, 0, call->k, n, columns, width);
+            continue;
+        }
+#endif
+        CVG_(_pack_panel)(call, to, 0, call->b.data, 0, call->k, n, columns, width);
     }
 }
 
 /* Writes _packed_b_bytes(k, n) bytes. */
 CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, int64_t k, int64_t n) {
-    CVG_(_packing) p = {{.ctx = ctx, .env = env, .n = n, .k = k, .b = b}, to};
+    CVG_(_packing) p = {CVG_(_begin)(ctx, env, 1, 1, n, k, (cv_matrix){0}, b), to};
     cv_parallel(ctx, cvg_ceil_div(n, CVG_NR), cvg_max(CVG_TASK_MIN / (CVG_NR * (k + 1)), 1), CVG_(_pack_b_panels), &p);
 }
 #endif
@@ -587,6 +753,8 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CV_GEMM_PACK_B
 #undef CV_GEMM_STORE_TILE
 #undef CV_GEMM_AHEAD_C
+#undef CV_GEMM_BF16
+#undef CV_GEMM_INT8
 #undef CV_GEMM_AHEAD_B
 #undef CV_GEMM_AHEAD_B_STEP
 #undef CV_GEMM_A_OFFSET
@@ -606,6 +774,10 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CVG_B_MEM
 #undef CVG_IS_F32
 #undef CVG_IS_32
+#undef CVG_GROUP
+#undef CVG_KIND
+#undef CVG_NARROW
+#undef CVG_NARROW_OF
 #undef CVG_PACK_TILE
 #undef CVG_PACK_PANEL
 #undef CVG_STORE_TILE

@@ -58,6 +58,25 @@ struct cv_microkernels {
     cv_microkernel full_f64[CV_MR], full_i64[CV_MR];
 };
 
+/* Products of narrow elements: bfloat16 with float32 sums, int8 with int32 sums. A group of elements that follow each
+ * other along K (2 or 4, 32 bits together) takes the place of one element above: the depth counts groups, a tile of A
+ * has its groups in chunks of CV_CHUNK, and a row of a panel of B has the group of each column. The depth is a multiple
+ * of CV_CHUNK: operands are filled up with zeros. Subnormal bfloat16 values count as 0, and so do subnormal sums.
+ *
+ * `rows` is the height of a full tile, `step` what the time of a tile grows by. Kernels may read A, and write c, up to
+ * a multiple of `step` rows; what they write beyond their rows has no meaning. begin and end frame the use of the
+ * kernels by a thread. */
+#define CV_NARROW_ROWS 32
+struct cv_narrow_kernels {
+    int rows, step, depth; /* largest depth of a block, in groups */
+    void (*begin)(void), (*end)(void);
+    cv_microkernel full[CV_NARROW_ROWS], half[CV_NARROW_ROWS];
+};
+/* Groups need a vector of CV_LANES 32-bit lanes in one register; other machines multiply wide elements. */
+#if CV_LANES == 16
+#define CV_HAS_NARROW 1
+#endif
+
 #ifdef CV_MICROKERNEL_BODIES
 
 #if defined(__AVX512F__) && CV_LANES == 16
@@ -160,6 +179,149 @@ static const struct cv_microkernels cv_microkernel_table = {
     .full_i32 = CVM_ROW(full_i32), .half_i32 = CVM_ROW(half_i32),
     .full_f64 = CVM_ROW(full_f64), .full_i64 = CVM_ROW(full_i64),
 };
+
+/* ---------------------------------------------------------------- narrow elements */
+
+#if CV_LANES == 16 && (defined(__AVX512BF16__) || defined(__AVX512VNNI__) || defined(__AMX_TILE__))
+#include <immintrin.h>
+
+static void cvm_nothing(void) {}
+#define CVM_NARROW_ROW14(n)                                                                                      \
+    {n##_1, n##_2, n##_3, n##_4, n##_5, n##_6, n##_7, n##_8, n##_9, n##_10, n##_11, n##_12, n##_13, n##_14}
+#define CVM_NARROW_EACH14(F, ...)                                                                                \
+    F(1, __VA_ARGS__) F(2, __VA_ARGS__) F(3, __VA_ARGS__) F(4, __VA_ARGS__) F(5, __VA_ARGS__) F(6, __VA_ARGS__)  \
+    F(7, __VA_ARGS__) F(8, __VA_ARGS__) F(9, __VA_ARGS__) F(10, __VA_ARGS__) F(11, __VA_ARGS__)                  \
+    F(12, __VA_ARGS__) F(13, __VA_ARGS__) F(14, __VA_ARGS__)
+
+/* The register tiles of the wide kernels. SUM(acc, x, row) adds the products of the groups x (the same in all lanes)
+ * and row; EACH(row) and LAST are for what all rows of A need. */
+#define CVM_NARROW_KERNEL(ROWS, name, V, ZERO, COLUMNS, SUM, EACH, LAST)                                          \
+    static void name##_##ROWS(int64_t depth, const void *pa, const void *pb, int64_t ldb, int64_t next, void *c,  \
+                              int accumulate, const void *pahead, int64_t ahead_step) {                           \
+        enum { VECTORS = (COLUMNS) / 16 };                                                                        \
+        const int32_t *a = (const int32_t *)pa + (ROWS) / 2 * CV_CHUNK, *b = pb;                                  \
+        const char *ahead = pahead, *chunk = (const char *)((const int32_t *)pa + (ROWS) * CV_CHUNK);             \
+        (void)next;                                                                                               \
+        V acc[ROWS][VECTORS], all[VECTORS];                                                                       \
+        _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                              \
+            all[j] = ZERO;                                                                                        \
+            _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                             \
+                acc[i][j] = ZERO;                                                                                 \
+                if (accumulate) __builtin_memcpy(&acc[i][j], (char *)c + (i * 32 + j * 16) * 4, 64);              \
+            }                                                                                                     \
+        }                                                                                                         \
+        for (; depth > 0; depth -= CV_CHUNK) {                                                                    \
+            _Pragma("GCC unroll 4") for (int64_t k = 0; k < CV_CHUNK; k++) {                                      \
+                __m512i row[VECTORS];                                                                             \
+                _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                      \
+                    row[j] = _mm512_loadu_si512(b + j * 16);                                                      \
+                    EACH                                                                                          \
+                }                                                                                                 \
+                _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                         \
+                    __m512i x = _mm512_set1_epi32(a[(i - (ROWS) / 2) * CV_CHUNK]);                                \
+                    _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) acc[i][j] = SUM;                   \
+                }                                                                                                 \
+                CVM_PREFETCH(ahead);                                                                              \
+                __builtin_prefetch(chunk, 0, 3);                                                                  \
+                chunk += 64;                                                                                      \
+                ahead += ahead_step;                                                                              \
+                a++;                                                                                              \
+                b += ldb;                                                                                         \
+            }                                                                                                     \
+            a += (ROWS - 1) * CV_CHUNK;                                                                           \
+        }                                                                                                         \
+        _Pragma("GCC unroll 16") for (int j = 0; j < VECTORS; j++) {                                              \
+            _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) {                                             \
+                LAST __builtin_memcpy((char *)c + (i * 32 + j * 16) * 4, &acc[i][j], 64);                         \
+            }                                                                                                     \
+        }                                                                                                         \
+        (void)all;                                                                                                \
+    }
+
+#if defined(__AVX512BF16__)
+#define CVM_HAS_AVX512_BF16 1
+#define CVM_BF16_SUM _mm512_dpbf16_ps(acc[i][j], (__m512bh)x, (__m512bh)row[j])
+CVM_NARROW_EACH14(CVM_NARROW_KERNEL, cvm_bf16_full, __m512, _mm512_setzero_ps(), 32, CVM_BF16_SUM, , )
+CVM_NARROW_EACH14(CVM_NARROW_KERNEL, cvm_bf16_half, __m512, _mm512_setzero_ps(), 16, CVM_BF16_SUM, , )
+static const struct cv_narrow_kernels cvm_avx512_bf16 = {
+    14, 1, 512, cvm_nothing, cvm_nothing, CVM_NARROW_ROW14(cvm_bf16_full), CVM_NARROW_ROW14(cvm_bf16_half)};
+#endif
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+/* Tiles 0 ... 3 hold 32 rows by 32 columns of the result, 4 and 5 rows of A, 6 and 7 columns of B. */
+static const struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} __attribute__((aligned(64))) cvm_amx_config = {
+    .palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+static void cvm_amx_begin(void) { _tile_loadconfig(&cvm_amx_config); }
+static void cvm_amx_end(void) { _tile_release(); }
+
+#define CVM_AMX_KERNEL(ROWS, name, HIGH, WIDE, DOT)                                                               \
+    static void name##_##ROWS(int64_t depth, const void *pa, const void *pb, int64_t ldb, int64_t next, void *c,  \
+                              int accumulate, const void *pahead, int64_t ahead_step) {                           \
+        const char *a = pa, *b = pb, *ahead = pahead;                                                             \
+        (void)next;                                                                                               \
+        if (accumulate) {                                                                                         \
+            _tile_loadd(0, (char *)c, 128);                                                                       \
+            if (WIDE) _tile_loadd(1, (char *)c + 64, 128);                                                        \
+            if (HIGH) _tile_loadd(2, (char *)c + 2048, 128);                                                      \
+            if (HIGH && WIDE) _tile_loadd(3, (char *)c + 2048 + 64, 128);                                         \
+        } else {                                                                                                  \
+            _tile_zero(0);                                                                                        \
+            if (WIDE) _tile_zero(1);                                                                              \
+            if (HIGH) _tile_zero(2);                                                                              \
+            if (HIGH && WIDE) _tile_zero(3);                                                                      \
+        }                                                                                                         \
+        for (; depth > 0; depth -= CV_CHUNK) {                                                                    \
+            _tile_loadd(6, b, ldb * 4);                                                                           \
+            _tile_loadd(4, a, 64);                                                                                \
+            DOT(0, 4, 6);                                                                                         \
+            if (WIDE) {                                                                                           \
+                _tile_loadd(7, b + 64, ldb * 4);                                                                  \
+                DOT(1, 4, 7);                                                                                     \
+            }                                                                                                     \
+            if (HIGH) {                                                                                           \
+                _tile_loadd(5, a + 1024, 64);                                                                     \
+                DOT(2, 5, 6);                                                                                     \
+                if (WIDE) DOT(3, 5, 7);                                                                           \
+            }                                                                                                     \
+            _Pragma("GCC unroll 16") for (int k = 0; k < CV_CHUNK; k++, ahead += ahead_step) CVM_PREFETCH(ahead); \
+            a += (ROWS) * 64;                                                                                     \
+            b += CV_CHUNK * ldb * 4;                                                                              \
+        }                                                                                                         \
+        _tile_stored(0, (char *)c, 128);                                                                          \
+        if (WIDE) _tile_stored(1, (char *)c + 64, 128);                                                           \
+        if (HIGH) _tile_stored(2, (char *)c + 2048, 128);                                                         \
+        if (HIGH && WIDE) _tile_stored(3, (char *)c + 2048 + 64, 128);                                            \
+    }
+#define CVM_AMX_LOW(F, ...)                                                                                       \
+    F(1, __VA_ARGS__) F(2, __VA_ARGS__) F(3, __VA_ARGS__) F(4, __VA_ARGS__) F(5, __VA_ARGS__) F(6, __VA_ARGS__)   \
+    F(7, __VA_ARGS__) F(8, __VA_ARGS__) F(9, __VA_ARGS__) F(10, __VA_ARGS__) F(11, __VA_ARGS__)                   \
+    F(12, __VA_ARGS__) F(13, __VA_ARGS__) F(14, __VA_ARGS__) F(15, __VA_ARGS__) F(16, __VA_ARGS__)
+#define CVM_AMX_HIGH(F, ...)                                                                                      \
+    F(17, __VA_ARGS__) F(18, __VA_ARGS__) F(19, __VA_ARGS__) F(20, __VA_ARGS__) F(21, __VA_ARGS__)                \
+    F(22, __VA_ARGS__) F(23, __VA_ARGS__) F(24, __VA_ARGS__) F(25, __VA_ARGS__) F(26, __VA_ARGS__)                \
+    F(27, __VA_ARGS__) F(28, __VA_ARGS__) F(29, __VA_ARGS__) F(30, __VA_ARGS__) F(31, __VA_ARGS__)                \
+    F(32, __VA_ARGS__)
+#define CVM_AMX_ROW(n)                                                                                            \
+    {n##_1,  n##_2,  n##_3,  n##_4,  n##_5,  n##_6,  n##_7,  n##_8,  n##_9,  n##_10, n##_11,                      \
+     n##_12, n##_13, n##_14, n##_15, n##_16, n##_17, n##_18, n##_19, n##_20, n##_21, n##_22,                      \
+     n##_23, n##_24, n##_25, n##_26, n##_27, n##_28, n##_29, n##_30, n##_31, n##_32}
+/* A panel of depth 256 stays in the first-level cache, which half of the operands must come from. */
+#define CVM_AMX_SET(name, DOT)                                                                                    \
+    CVM_AMX_LOW(CVM_AMX_KERNEL, cvm_amx_##name##_full, 0, 1, DOT)                                                 \
+    CVM_AMX_HIGH(CVM_AMX_KERNEL, cvm_amx_##name##_full, 1, 1, DOT)                                                \
+    CVM_AMX_LOW(CVM_AMX_KERNEL, cvm_amx_##name##_half, 0, 0, DOT)                                                 \
+    CVM_AMX_HIGH(CVM_AMX_KERNEL, cvm_amx_##name##_half, 1, 0, DOT)                                                \
+    static const struct cv_narrow_kernels cvm_amx_##name = {                                                      \
+        32, 16, 256, cvm_amx_begin, cvm_amx_end, CVM_AMX_ROW(cvm_amx_##name##_full),                              \
+        CVM_AMX_ROW(cvm_amx_##name##_half)};
+#define CVM_HAS_AMX_BF16 1
+CVM_AMX_SET(bf16, _tile_dpbf16ps)
+#endif
+#endif
 
 #endif
 #endif

@@ -43,6 +43,8 @@ struct cv_ctx {
     int (*failed)(const cv_ctx *ctx);
     const struct cv_microkernels *microkernels; /* microkernel.h */
     int workers;
+    /* Kernels for narrow elements, null where the processor has no unit for them. int8: of int8, of uint8 by int8. */
+    const struct cv_narrow_kernels *bf16, *int8[2];
 };
 
 static inline void cv_parallel(cv_ctx *ctx, int64_t n, int64_t grain, cv_body body, void *arg) {
@@ -91,6 +93,9 @@ void cv_ctx_fail(cv_ctx *ctx, int code, int64_t a, int64_t b); /* cv_fail, for f
 size_t cv_ctx_scratch_bytes(const cv_ctx *ctx);
 
 uint64_t cv_cpu_features(void);
+/* Contexts that are created from now on do without these features. Operands that a context packed are of use to
+ * contexts with the same features only. */
+void cv_hide_features(uint64_t mask);
 int cv_available_cpus(void); /* affinity mask and cgroup quota considered; at least 1 */
 
 #endif

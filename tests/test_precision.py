@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuvil
-import cuvil.numpy as cnp
+from cuvil import nn
 from cuvil.compiler import runtime_library
 from cuvil.support.errors import ArgumentError
 
@@ -69,10 +69,10 @@ def test_convolutions_round_their_operands() -> None:
         rng.standard_normal((2, 20, 9, 11)).astype(np.float32),
         rng.standard_normal((40, 20, 3, 3)).astype(np.float32),
     )
-    got = cuvil.jit(lambda x: cnp.conv(x, w, padding=((1, 1), (1, 1))), precision="bf16")(x)
+    got = cuvil.jit(lambda x: nn.conv2d(x, w, padding=1), precision="bf16")(x)
     if runtime_library().multiplies_bf16:
         x, w = rounded(x).astype(np.float32), rounded(w).astype(np.float32)
-    want = cuvil.jit(lambda x: cnp.conv(x, w, padding=((1, 1), (1, 1))), backend="reference")(x)
+    want = cuvil.jit(lambda x: nn.conv2d(x, w, padding=1), backend="reference")(x)
     assert np.abs(got - want).max() < 1e-3
 
 

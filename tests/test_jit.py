@@ -509,11 +509,56 @@ def test_results_that_are_no_arrays() -> None:
 
 def test_indices_out_of_bounds() -> None:
     f = cuvil.jit(lambda x, i: cnp.take(x, i, axis=0))
-    with pytest.raises(IndexOutOfBoundsError, match="index 9 is out of bounds for an axis of size 4; pass mode="):
+    with pytest.raises(IndexOutOfBoundsError, match=rf"take: index 9 is out of bounds for an axis of size 4 \(at .*{HERE}:\d+\); pass mode="):
         f(X, np.array([0, 9]))
     np.testing.assert_array_equal(f(X, np.array([1, -1])), X[[1, -1]])
     with pytest.raises(IndexError):
         f(X, np.array([-5, 0]))
+
+
+@pytest.mark.parametrize(
+    "fn, args, message",
+    [
+        (
+            lambda x, i: cnp.exp(x)[i] * 2,
+            (f32(3), np.array([1, 7])),
+            "take: index 7 is out of bounds",
+        ),
+        (lambda x, i: x.at[i].set(0), (f32(3), np.array([-4])), "scatter: index -4 is out of bounds"),
+        (lambda x, i: x**i, (np.array([2, 3]), np.array([1, -1])), "pow: integers to negative integer powers"),
+        (
+            lambda x, i: cuvil.fori_loop(0, 3, lambda k, s: s + x[i + k], np.zeros(1, np.float32)),
+            (f32(3), np.array([1])),
+            "take: index 3 is out of bounds",
+        ),
+    ],
+)
+@pytest.mark.parametrize("dispatch", ["native", "ctypes"])
+def test_errors_at_run_time_name_op_and_line(
+    fn: Any, args: Any, message: str, dispatch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUVIL_DISPATCH", dispatch)
+    f = cuvil.jit(fn)
+    line = fn.__code__.co_firstlineno
+    for _ in range(2):
+        with pytest.raises((IndexError, ArgumentError), match=rf"{message}.*\(at .*{HERE}:\d+\)") as caught:
+            f(*args)
+        found = re.search(rf"{HERE}:(\d+)\)", str(caught.value))
+        assert found is not None and abs(int(found[1]) - line) <= 1
+
+
+def test_the_line_is_that_of_the_caller_when_the_program_comes_from_the_cache(tmp_path: Path) -> None:
+    """The same program at another line has the same entry in the cache, and its own line in the error."""
+    texts = ["", "# moved", "# moved"]
+    for text in texts:
+        code = f"import numpy as np, cuvil\n{text}\ndef f(x, i):\n    return x[i]\ng = cuvil.jit(f)\n"
+        call = "try:\n    g(np.ones(3), np.array([9]))\nexcept IndexError as error:\n    print(error)\n"
+        script = tmp_path / f"model{len(text)}.py"
+        script.write_text("\n" * len(text) + code + call)
+        env = {**os.environ, "CUVIL_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env, timeout=120)
+        assert f"{script}:{len(text) + 4})" in done.stdout, done.stdout + done.stderr
+    assert len(list((tmp_path / "cache" / "entries").glob("program-*"))) == 1
 
 
 def test_no_memory_leaves_the_process_usable() -> None:

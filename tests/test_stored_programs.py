@@ -223,7 +223,7 @@ def _texts() -> Any:
 def test_a_text_with_anything_in_it_is_read_or_refused(data: Any) -> None:
     node = {"aval": "[2] x f32", "at": 0}
     whole: dict[str, Any] = {
-        "format": FORMAT, "loops": False, "messages": [],
+        "format": FORMAT, "loops": False, "messages": [], "sites": [["take", -1]],
         "entry": "cuvil_main", "kernels": ["k"], "inputs": ["[B] x f32"], "outputs": ["[B] x f32"],
         "symbols": ["B"], "packings": [[[0], 0]], "plain": [0], "slots": [["4*B", 0, 1]], "calls": ["k"],
         "nodes": [node, {"aval": "[4] x f32", "op": "concat", "params": "axis = 0", "operands": [0, 0]}],

@@ -272,13 +272,13 @@ def _load(
 
     def build(folder: Path) -> None:
         kernels, records = lowered()
-        stored_programs.write_entry(folder, kernels, stored.captured, records)
+        stored_programs.write_entry(folder, kernels, stored, records)
 
     try:
-        return stored_programs.read_entry(cache.put(stored.key, build), stored.captured)
+        return stored_programs.read_entry(cache.put(stored.key, build), stored)
     except IRError as error:
         cache.discard(stored.key, str(error))
-    return stored_programs.read_entry(cache.put(stored.key, build), stored.captured)
+    return stored_programs.read_entry(cache.put(stored.key, build), stored)
 
 
 def _lower(

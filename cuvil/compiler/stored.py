@@ -23,6 +23,7 @@ from cuvil.frontend.program import TracedProgram
 from cuvil.ir.attributes import ConstantArray
 from cuvil.ir.binary import NativeProgram
 from cuvil.ir.fingerprint import fingerprint
+from cuvil.ir.interpreter import location_line
 from cuvil.ir.kernel_program import KernelProgram
 from cuvil.ir.program_file import FORMAT, read_program, write_program
 from cuvil.ir.text import format_module
@@ -45,6 +46,11 @@ class Stored:
 
     key: str
     captured: tuple[ConstantArray, ...]
+    locations: tuple[Any, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The user's line of each traced op."""
+        return [location_line(location) for location in self.locations]
 
 
 @dataclass
@@ -74,7 +80,7 @@ def find(program: TracedProgram, settings: str, cache: DiskCache, tools: Constan
     toolchain = find_toolchain()
     compiler = [*toolchain.command, toolchain.kind, toolchain.version, toolchain.cpu, *toolchain.flags]
     key = content_key(str(FORMAT), settings, source_digest(), np.__version__, *compiler, "|", found.structure, *digests)
-    return Stored(f"program-{key}", found.constants)
+    return Stored(f"program-{key}", found.constants, tuple(op.location for op in program.func.body.walk()))
 
 
 def _secret(cache: DiskCache) -> bytes:
@@ -91,9 +97,7 @@ def _secret(cache: DiskCache) -> bytes:
     raise BackendError(f"the cache in {cache.root} does not keep what is written to it")
 
 
-def write_entry(
-    folder: Path, lowered: KernelProgram, captured: tuple[ConstantArray, ...], records: list[PassRecord]
-) -> None:
+def write_entry(folder: Path, lowered: KernelProgram, stored: Stored, records: list[PassRecord]) -> None:
     """Compile a lowered program into the folder of its entry.
 
     Raises:
@@ -101,7 +105,7 @@ def write_entry(
     """
     program = link(folder, lowered)
     passes = [[r.name, r.changes, r.seconds, r.detail] for r in records]
-    text, data = write_program(program, captured, passes)
+    text, data = write_program(program, stored.captured, passes, stored.lines)
     (folder / _PROGRAM).write_text(text)
     (folder / _DATA).write_bytes(data)
     (folder / _TEXTS["kernel"]).write_text(format_module(lowered.module))
@@ -125,7 +129,7 @@ def source_text(sources: dict[str, str]) -> str:
     return "\n".join(f"/* ---- {name} ---- */\n{text}" for name, text in sources.items())
 
 
-def read_entry(entry: Path, captured: tuple[ConstantArray, ...]) -> Loaded:
+def read_entry(entry: Path, stored: Stored) -> Loaded:
     """The program of an entry.
 
     Raises:
@@ -135,7 +139,7 @@ def read_entry(entry: Path, captured: tuple[ConstantArray, ...]) -> Loaded:
         text, data = (entry / _PROGRAM).read_bytes(), (entry / _DATA).read_bytes()
     except OSError as error:
         raise IRError(f"{error.filename} cannot be read ({error.strerror})") from error
-    program, records = read_program(text, data, entry / _LIBRARY, captured)
+    program, records = read_program(text, data, entry / _LIBRARY, stored.captured, stored.lines)
     return Loaded(program, [_record(r) for r in records], {s: _reader(entry / f) for s, f in _TEXTS.items()})
 
 

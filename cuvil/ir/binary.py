@@ -20,6 +20,14 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Site:
+    """A call that may fail for the values it meets: the op's name and the user's line."""
+
+    op: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Packing:
     """Constants that a kernel wants in its own layout, as one piece of memory."""
 
@@ -76,3 +84,5 @@ class NativeProgram:
     loops: bool = False
     #: What each assertion says, by number.
     messages: tuple[str, ...] = ()
+    #: Calls that may fail, by number.
+    sites: tuple[Site, ...] = ()

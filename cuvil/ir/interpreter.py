@@ -123,7 +123,12 @@ def run_function(func: FuncOp, inputs: Sequence[Array], env: Mapping[str, int]) 
 
 def location_text(op: Operation) -> str:
     """``file.py:12`` of an op, or ``unknown line``."""
-    text = str(op.location)
+    return location_line(op.location)
+
+
+def location_line(location: Any) -> str:
+    """``file.py:12`` of a location, or ``unknown line``."""
+    text = str(location)
     if '"' in text:
         name, _, rest = text.partition('"')[2].partition('"')
         return f"{name}:{rest.strip(':').split(':')[0]}"

@@ -487,15 +487,21 @@ class PackOp(KernelOp):
 
 
 class CallOp(KernelOp):
-    """Run a kernel on buffers; ``dims`` are the values of its symbols, in its order."""
+    """Run a kernel on buffers; ``dims`` are the values of its symbols, in its order.
+
+    A kernel that may fail for the values it meets has the number of its ``site`` in the program.
+    """
 
     name = "kernel.call"
 
     @classmethod
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, kernel: str, buffers: Sequence[SSAValue], dims: Sequence[Dim]
+        cls, kernel: str, buffers: Sequence[SSAValue], dims: Sequence[Dim], site: int | None = None
     ) -> CallOp:
-        return cls.create(operands=buffers, properties=_properties({"kernel": kernel, "dims": tuple(dims)}))
+        params: dict[str, ParamValue] = {"kernel": kernel, "dims": tuple(dims)}
+        if site is not None:
+            params["site"] = site
+        return cls.create(operands=buffers, properties=_properties(params))
 
 
 class CopyOp(KernelOp):
@@ -653,7 +659,7 @@ _FORMS: dict[type[KernelOp], Form] = {
     ViewOp: Form(_BUFFER, _BUFFER, (("offset", "dim"),), frozenset({"offset"})),
     ConstBufferOp: Form((), _BUFFER, (("index", "dim"),)),
     PackOp: Form(("*buffer",), _BUFFER, (("kernel", "text"),)),
-    CallOp: Form(("*buffer",), (), (("kernel", "text"), ("dims", "dims"))),
+    CallOp: Form(("*buffer",), (), (("kernel", "text"), ("dims", "dims"), ("site", "number")), frozenset({"site"})),
     CopyOp: Form(("buffer", "buffer")),
     PutOp: Form(_BUFFER, (), (("value", "dim"),)),
     HostCheckOp: Form(_BUFFER, (), (("number", "dim"),)),

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from cuvil.ir.attributes import ConstantArray
-from cuvil.ir.binary import Slot
+from cuvil.ir.binary import Site, Slot
 from cuvil.ir.kernel import KernelFunc, ProgramOp
 
 
@@ -29,6 +29,7 @@ class KernelProgram:
     memory: MemoryLayout = field(default_factory=lambda: MemoryLayout((), {}))
     #: What each assertion says, by number.
     messages: tuple[str, ...] = ()
+    sites: tuple[Site, ...] = ()
 
     @property
     def kernels(self) -> list[KernelFunc]:

@@ -6,7 +6,7 @@ A reader trusts nothing: what does not have the form that a writer gives it is a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,23 +21,26 @@ from cuvil.ir.attributes import (
     parse_aval,
     parse_params,
 )
-from cuvil.ir.binary import HostCall, NativeProgram, Packing, Slot, kernel_name
+from cuvil.ir.binary import HostCall, NativeProgram, Packing, Site, Slot, kernel_name
 from cuvil.ops.record import Aval, Opaque
 from cuvil.ops.registry import get
 from cuvil.support.errors import CuvilError, IRError
 from cuvil.symbolic import Dim, parse_dim
 
-FORMAT = 2
+FORMAT = 3
 _MAX_BYTES = 64 << 20  # of the text; a program of 50,000 calls has about 10
 
 
 # ------------------------------------------------------------------------------------------------ writing
 
 
-def write_program(program: NativeProgram, captured: Sequence[ConstantArray], records: Any) -> tuple[str, bytes]:
+def write_program(
+    program: NativeProgram, captured: Sequence[ConstantArray], records: Any, lines: Callable[[], Sequence[str]] = tuple
+) -> tuple[str, bytes]:
     """The text, and the elements of constants that do not follow from the captured ones.
 
-    ``records`` is stored as it is; it consists of what JSON has.
+    ``records`` is stored as it is; it consists of what JSON has. ``lines()`` are those of the traced ops: the same
+    program may stand elsewhere in the user's code when it is read.
     """
     number = {id(c): k for k, c in enumerate(captured)}
     nodes: list[Any] = []
@@ -87,6 +90,7 @@ def write_program(program: NativeProgram, captured: Sequence[ConstantArray], rec
             "calls": list(program.calls),
             "loops": program.loops,
             "messages": list(program.messages),
+            "sites": _sites_json(program.sites, lines),
             "nodes": nodes,
             "constants": roots,
             "records": records,
@@ -94,6 +98,13 @@ def write_program(program: NativeProgram, captured: Sequence[ConstantArray], rec
         separators=(",", ":"),
     )
     return text, bytes(data)
+
+
+def _sites_json(sites: Sequence[Site], lines: Callable[[], Sequence[str]]) -> list[Any]:
+    number: dict[str, int] = {}
+    for k, line in enumerate(lines() if sites else ()):
+        number.setdefault(line, k)
+    return [[s.op, number.get(s.line, -1)] for s in sites]
 
 
 def _host_json(call: HostCall) -> dict[str, Any]:
@@ -120,8 +131,9 @@ def read_program(
     data: bytes,
     library: Path,
     captured: Sequence[ConstantArray],
+    lines: Callable[[], Sequence[str]] = tuple,
 ) -> tuple[NativeProgram, list[Any]]:
-    """The program, whose code is in ``library``, and the records.
+    """The program, whose code is in ``library``, and the records; ``lines()`` are those of the traced ops.
 
     Raises:
         IRError: the text is not what :func:`write_program` gives, or was made for other captured constants.
@@ -154,12 +166,21 @@ def read_program(
             entry=_identifier(_string(whole["entry"])),
             loops=_truth(whole["loops"]),
             messages=_strings(whole["messages"]),
+            sites=_sites(_pairs(whole["sites"], 2), lines),
         )
         return program, _list(whole["records"])
     except IRError:
         raise
     except (CuvilError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise IRError(f"malformed program text: {error}") from error
+
+
+def _sites(values: Sequence[Any], lines: Callable[[], Sequence[str]]) -> tuple[Site, ...]:
+    known = lines() if values else ()
+    out: list[Site] = []
+    for op, number in values:
+        out.append(Site(_string(op), "unknown line" if number == -1 else known[_below(number, len(known))]))
+    return tuple(out)
 
 
 def _kernel(value: Any, library: Path) -> tuple[Path, str] | HostCall:

@@ -128,7 +128,7 @@ class Executable:
             (self._runtime.pool.value, *(_address(getattr(library, n)) for n in names)),
             (len(self.program.inputs), len(self.program.slots), len(self.program.symbols)),
             tuple((a.dtype.numpy, len(a.shape)) for a in self.program.outputs),
-            partial(raise_native_error, messages=self.program.messages),
+            partial(raise_native_error, messages=self.program.messages, sites=self.program.sites),
             (self._runtime, self._kernels, self._host_calls, self._konst, self._packed, self._memory),
         )
 
@@ -208,7 +208,7 @@ class Executable:
             ins = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
             outs = (ctypes.c_void_p * max(1, len(outputs)))(*(a.ctypes.data for a in outputs))
             self._main(workspace.context.pointer, kernels, ins, outs, self._konst, self._packed, slots, plan.symbols)
-            workspace.context.raise_error(self.program.messages)
+            workspace.context.raise_error(self.program.messages, self.program.sites)
         finally:
             self._spare.append(workspace)
         return outputs

@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from cuvil.ir.binary import Site
 from cuvil.ops.record import Array
 from cuvil.support import config
 from cuvil.support.errors import ArgumentError, BackendError, CheckFailed, IndexOutOfBoundsError
 
 _EINDEX, _ENOMEM, _EPOWER, _ECHECK, EHOST = 1, 2, 4, 5, 6
+_LOCATED = frozenset({_EINDEX, _EPOWER})
 _DIGEST_BLOCK = 1024  # CV_DIGEST_BLOCK
 _DIGEST_KEY = 1024 + 3 * 64  # CV_DIGEST_KEY
 DIGEST_KEY_BYTES = _DIGEST_KEY + 64
@@ -39,16 +41,23 @@ def load_library(path: Path) -> Any:
         raise BackendError(f"cannot load the compiled code {path}: {error}") from error
 
 
-def raise_native_error(code: int, a: int, b: int, messages: Sequence[str] = ()) -> NoReturn:
-    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``.
+def raise_native_error(
+    code: int, a: int, b: int, site: int = 0, *, messages: Sequence[str] = (), sites: Sequence[Site] = ()
+) -> NoReturn:
+    """Raise the error that a kernel recorded: its code and two details, see ``cv_fail``, and where it was.
 
-    ``messages`` are those of the program's assertions.
+    ``messages`` are those of the program's assertions, ``sites`` its calls that may fail; ``site`` numbers the last one
+    that was begun, from 0.
     """
+    op, where = "", ""
+    if code in _LOCATED and 0 <= site < len(sites):
+        op, where = f"{sites[site].op}: ", f" (at {sites[site].line})"
     if code == _ECHECK and 0 <= a < len(messages):
         raise CheckFailed(messages[a])
     if code == _EINDEX:
         raise IndexOutOfBoundsError(
-            f"index {a} is out of bounds for an axis of size {b}; pass mode='clip', 'wrap' or 'fill' to accept it"
+            f"{op}index {a} is out of bounds for an axis of size {b}{where}; pass mode='clip', 'wrap' or 'fill' to"
+            " accept it"
         )
     if code == EHOST:
         raise _HOST_ERRORS.__dict__.pop("error", None) or BackendError("a host call failed on another thread")
@@ -56,8 +65,8 @@ def raise_native_error(code: int, a: int, b: int, messages: Sequence[str] = ()) 
         raise MemoryError(f"no memory for {a} bytes of scratch space")
     if code == _EPOWER:
         raise ArgumentError(
-            f"integers to negative integer powers are not allowed, got the exponent {a}; convert the base or the"
-            " exponent to a float dtype"
+            f"{op}integers to negative integer powers are not allowed, got the exponent {a}{where}; convert the base or"
+            " the exponent to a float dtype"
         )
     raise BackendError(f"a kernel reported error {code} ({a}, {b})")
 
@@ -82,15 +91,15 @@ class Context:
         if not address:
             raise MemoryError("no memory for a runtime context")
         self.pointer = ctypes.c_void_p(address)
-        self._details = (ctypes.c_int64 * 2)()
+        self._details = (ctypes.c_int64 * 3)()
 
-    def raise_error(self, messages: Sequence[str] = ()) -> None:
+    def raise_error(self, messages: Sequence[str] = (), sites: Sequence[Site] = ()) -> None:
         """Raise what the last calls recorded, and forget it."""
         code = self._library.cv_ctx_error(self.pointer, self._details)
         if code == 0:
             return
         self._library.cv_ctx_reset(self.pointer)
-        raise_native_error(code, int(self._details[0]), int(self._details[1]), messages)
+        raise_native_error(code, *map(int, self._details), messages=messages, sites=sites)
 
     def __del__(self) -> None:
         pointer, self.pointer = getattr(self, "pointer", None), None

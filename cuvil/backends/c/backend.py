@@ -100,6 +100,7 @@ def native_program(program: KernelProgram, sources: dict[str, str], library: Pat
         plain_constants=plain,
         loops=any(isinstance(op, HOST_LOOPS) for op in host.body.walk()),
         messages=program.messages,
+        sites=program.sites,
     )
 
 

@@ -129,6 +129,8 @@ class _HostText:
             w.open("")
             w.line(f"void *const buf[] = {{ {buffers} }};")
             w.line(f"const int64_t dim[] = {{ {dims or '0'} }};")
+            if "site" in op.params:
+                w.line(f"ctx->site = {op.params['site']};")
             w.line(f"kernel[{self.kernel_index[name]}](ctx, buf, dim);")
             w.close()
         elif isinstance(op, CopyOp):

@@ -12,8 +12,10 @@ import cuvil.passes.lowering.channels_last  # pyright: ignore[reportUnusedImport
 import cuvil.passes.lowering.library  # noqa: F401 - registers lowerers  # pyright: ignore[reportUnusedImport]
 from cuvil.dtypes import bool_, uint8
 from cuvil.ir.attributes import ConstantArray
+from cuvil.ir.binary import Site
 from cuvil.ir.control import CheckOp, ControlOp, LoopOp, SwitchOp, WhileOp, blocks_of, yielded
 from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
+from cuvil.ir.interpreter import location_text
 from cuvil.ir.kernel import (
     AllocOp,
     BufferType,
@@ -36,11 +38,15 @@ from cuvil.ops.record import Aval
 from cuvil.ops.reshaping import ALIASES
 from cuvil.passes.lowering.loops import LoopLowering
 from cuvil.passes.lowering.permute import lower_permutation
+from cuvil.passes.lowering.region import INDIRECT
 from cuvil.passes.lowering.templates import lower_template
 from cuvil.passes.memory import in_place_pairs, plan_memory, updates_in_place
 from cuvil.support.errors import PassError
 from cuvil.support.naming import identifier
 from cuvil.symbolic import Scope, free_symbols, product, symbol
+
+#: Ops that may fail at run time: an index out of bounds, an integer to a negative power.
+_FALLIBLE = INDIRECT | {"scatter", "pow"}
 
 
 class _ProgramLowering:
@@ -64,6 +70,7 @@ class _ProgramLowering:
         self.buffers: dict[SSAValue, SSAValue] = dict(zip(self.block.args, self.args, strict=False))
         self.constants: list[ConstantArray] = []
         self.messages: list[str] = []
+        self.sites: list[Site] = []
         self._constant_index: dict[ConstantArray, SSAValue] = {}
         self.kernels: list[KernelFunc] = []
         self._by_text: dict[str, str] = {}
@@ -77,7 +84,7 @@ class _ProgramLowering:
         self._block(self.block, list(self.args)[len(self.block.args) :], self.host.body)
         module = ModuleOp([*self.kernels, self.host])
         memory = plan_memory(self.host, {k.params["name"]: k for k in self.kernels})
-        return KernelProgram(module, self.constants, memory, tuple(self.messages))
+        return KernelProgram(module, self.constants, memory, tuple(self.messages), tuple(self.sites))
 
     def _block(self, block: Block, targets: Sequence[SSAValue], out: Block) -> None:
         """Lower a block into one of the host program, so that what it yields is in the targets at its end."""
@@ -259,7 +266,15 @@ class _ProgramLowering:
         if "workspace" in kernel.params:
             operands.append(self._alloc(Aval((kernel.params["workspace"],), uint8)))
         dims = [symbol(d) for d in kernel.params["dims"]]
-        self._add(op, CallOp.build(name, operands, dims))
+        self._add(op, CallOp.build(name, operands, dims, self._site(op)))
+
+    def _site(self, fusion: FusionOp) -> int | None:
+        """The number of a kernel that may fail for the values it meets: by the first op in it that may."""
+        for op in fusion.body.ops:
+            if isinstance(op, TensorOp) and op.record.name in _FALLIBLE:
+                self.sites.append(Site(op.record.name, location_text(op)))
+                return len(self.sites) - 1
+        return None
 
     def _share(self, kernel: KernelFunc, label: str) -> str:
         """Name a kernel, or find the kernel of the same text."""

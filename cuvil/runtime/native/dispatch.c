@@ -93,12 +93,12 @@ typedef struct {
     void *pool;
     void *(*ctx_create)(void *pool);
     void (*ctx_destroy)(void *ctx);
-    int (*ctx_error)(const void *ctx, int64_t details[2]);
+    int (*ctx_error)(const void *ctx, int64_t details[3]);
     void (*ctx_reset)(void *ctx);
     Py_ssize_t inputs, outputs, slots, symbols;
     PyArray_Descr **dtypes; /* of the outputs */
     int *ranks;
-    PyObject *on_error; /* on_error(code, a, b) raises */
+    PyObject *on_error; /* on_error(code, a, b, site) raises */
     PyObject *keep;     /* what owns the memory behind the pointers */
     workspace *spare;
 } Program;
@@ -204,11 +204,12 @@ static int execute(Program *p, const Plan *plan, workspace *w) {
     } else {
         p->main(w->ctx, p->kernels, w->in, w->out, p->konst, p->packed, w->slot, plan->symbols);
     }
-    int64_t details[2] = {0, 0};
+    int64_t details[3] = {0, 0, 0};
     int code = p->ctx_error(w->ctx, details);
     if (code == 0) return 0;
     p->ctx_reset(w->ctx);
-    PyObject *none = PyObject_CallFunction(p->on_error, "iLL", code, (long long)details[0], (long long)details[1]);
+    PyObject *none = PyObject_CallFunction(p->on_error, "iLLL", code, (long long)details[0], (long long)details[1],
+                                           (long long)details[2]);
     if (none) {
         Py_DECREF(none);
         PyErr_Format(PyExc_SystemError, "error %d of a native call was not raised", code);

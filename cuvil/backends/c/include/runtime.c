@@ -285,7 +285,7 @@ typedef struct {
     worker_blocks *blocks;
     atomic_int error_claimed;
     atomic_int error;
-    int64_t details[2];
+    int64_t details[3];
 } context;
 
 static void context_fail(cv_ctx *ctx, int code, int64_t a, int64_t b) {
@@ -293,6 +293,7 @@ static void context_fail(cv_ctx *ctx, int code, int64_t a, int64_t b) {
     if (code == CV_OK || atomic_exchange(&c->error_claimed, 1)) return;
     c->details[0] = a;
     c->details[1] = b;
+    c->details[2] = ctx->site;
     atomic_store_explicit(&c->error, code, memory_order_release);
 }
 
@@ -399,7 +400,7 @@ void cv_ctx_destroy(cv_ctx *ctx) {
     free(c);
 }
 
-int cv_ctx_error(const cv_ctx *ctx, int64_t details[2]) {
+int cv_ctx_error(const cv_ctx *ctx, int64_t details[3]) {
     context *c = (context *)ctx;
     int code = atomic_load_explicit(&c->error, memory_order_acquire);
     if (code != CV_OK) memcpy(details, c->details, sizeof c->details);

@@ -45,6 +45,7 @@ struct cv_ctx {
     int workers;
     /* Kernels for narrow elements, null where the processor has no unit for them. int8: of int8, of uint8 by int8. */
     const struct cv_narrow_kernels *bf16, *int8[2];
+    int site; /* what the host program is about to call, for the report of an error */
 };
 
 static inline void cv_parallel(cv_ctx *ctx, int64_t n, int64_t grain, cv_body body, void *arg) {
@@ -86,8 +87,8 @@ int cv_pool_threads(const cv_pool *pool); /* threads started so far, the caller 
 /* A context serves one native call at a time and keeps its scratch memory for the next. NULL when memory is short. */
 cv_ctx *cv_ctx_create(cv_pool *pool);
 void cv_ctx_destroy(cv_ctx *ctx);
-/* The error of the calls since the last reset: its code, with a and b in details[0..1] when it is not CV_OK. */
-int cv_ctx_error(const cv_ctx *ctx, int64_t details[2]);
+/* The error of the calls since the last reset: its code, with a, b and the site in details[0..2] when it is not CV_OK. */
+int cv_ctx_error(const cv_ctx *ctx, int64_t details[3]);
 void cv_ctx_reset(cv_ctx *ctx);
 void cv_ctx_fail(cv_ctx *ctx, int code, int64_t a, int64_t b); /* cv_fail, for functions of the caller */
 size_t cv_ctx_scratch_bytes(const cv_ctx *ctx);

@@ -509,7 +509,10 @@ def test_results_that_are_no_arrays() -> None:
 
 def test_indices_out_of_bounds() -> None:
     f = cuvil.jit(lambda x, i: cnp.take(x, i, axis=0))
-    with pytest.raises(IndexOutOfBoundsError, match=rf"take: index 9 is out of bounds for an axis of size 4 \(at .*{HERE}:\d+\); pass mode="):
+    with pytest.raises(
+        IndexOutOfBoundsError,
+        match=rf"take: index 9 is out of bounds for an axis of size 4 \(at .*{HERE}:\d+\); pass mode=",
+    ):
         f(X, np.array([0, 9]))
     np.testing.assert_array_equal(f(X, np.array([1, -1])), X[[1, -1]])
     with pytest.raises(IndexError):

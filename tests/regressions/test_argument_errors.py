@@ -31,7 +31,7 @@ def _attend(x: Any) -> Any:
     [
         (lambda x: x.astype("foo"), DTypeError, "no such dtype: 'foo'"),
         (lambda x: cnp.sum(x, dtype="foo"), DTypeError, "no such dtype: 'foo'"),
-        (lambda x: cnp.eye(3, dtype=complex), DTypeError, "no such dtype"),
+        (lambda x: cnp.eye(3, dtype="datetime64[s]"), DTypeError, "no such dtype"),
         (lambda x: cnp.zeros((2, -1)), ShapeError, "negative size"),
         (_attend, DTypeError, r"astype\('bool'\)"),
         (_delete, TracingError, "cannot be deleted"),

@@ -153,17 +153,6 @@ CV_INLINE void cvg_along_bf16(void *to, const float *from, int64_t stride) {
     cv_store_bf16((uint16_t *)to + CV_LANES, cv_load_f32(from + stride));
 #endif
 }
-CV_INLINE cv_vi32 cvg_across_i8(const int32_t *from, int64_t stride) {
-    cv_vi32 v = cv_load_i32(from) & 255;
-    v |= (cv_load_i32(from + stride) & 255) << 8;
-    v |= (cv_load_i32(from + 2 * stride) & 255) << 16;
-    return v | cv_load_i32(from + 3 * stride) << 24;
-}
-CV_INLINE void cvg_along_i8(void *to, const int32_t *from, int64_t stride) {
-    for (int i = 0; i < 4; i++) {
-        cv_store_i8((int8_t *)to + i * CV_LANES, cv_cast_i32_i8(cv_load_i32(from + i * stride)));
-    }
-}
 #endif
 
 #endif
@@ -195,10 +184,6 @@ CV_INLINE void cvg_along_i8(void *to, const int32_t *from, int64_t stride) {
 #define CVG_GROUP 2
 #define CVG_KIND bf16
 #define CVG_NARROW_OF(ctx) ((ctx)->bf16)
-#elif defined(CV_GEMM_INT8) && defined(CV_HAS_NARROW)
-#define CVG_GROUP 4
-#define CVG_KIND i8
-#define CVG_NARROW_OF(ctx) ((ctx)->int8[CV_ELEM_ID(CV_GEMM_A_T) == CV_ELEM_ID_u8])
 #else
 #define CVG_NARROW_OF(ctx) ((const struct cv_narrow_kernels *)0)
 #endif
@@ -754,7 +739,6 @@ CV_FUNC void CVG_(_pack_b)(cv_ctx *ctx, const void *env, void *to, cv_matrix b, 
 #undef CV_GEMM_STORE_TILE
 #undef CV_GEMM_AHEAD_C
 #undef CV_GEMM_BF16
-#undef CV_GEMM_INT8
 #undef CV_GEMM_AHEAD_B
 #undef CV_GEMM_AHEAD_B_STEP
 #undef CV_GEMM_A_OFFSET

@@ -43,8 +43,7 @@ struct cv_ctx {
     int (*failed)(const cv_ctx *ctx);
     const struct cv_microkernels *microkernels; /* microkernel.h */
     int workers;
-    /* Kernels for narrow elements, null where the processor has no unit for them. int8: of int8, of uint8 by int8. */
-    const struct cv_narrow_kernels *bf16, *int8[2];
+    const struct cv_narrow_kernels *bf16; /* null where the processor has no unit for it */
     int site; /* what the host program is about to call, for the report of an error */
 };
 

@@ -27,6 +27,14 @@ def test_digits_are_recognised() -> None:
     assert int(found[1]) >= 345
 
 
+def test_an_ensemble_learns_the_spirals() -> None:
+    out = run("examples/fit_ensemble.py", "--steps", "150")
+    found = re.search(r"([\d.]+)% of 1000 held-out points are right", out)
+    assert found is not None
+    assert float(found[1]) > 95
+    assert "hardest points" in out
+
+
 def test_own_rule_keeps_small_probabilities() -> None:
     out = run("examples/own_rule.py")
     assert "fired" in out

@@ -55,6 +55,15 @@ def trailing(name: str) -> Rule:
     return rule
 
 
+def stacked(name: str) -> Rule:
+    """An op on matrices whose leading axes broadcast, or on elements."""
+
+    def rule(F: Builder[Any], operands: Operands, own: Own, size: Dim, **params: ParamValue) -> Results:
+        return F.emit(name, aligned(F, operands, own), dict(params))
+
+    return rule
+
+
 def first_along(name: str, key: str, build: Callable[..., Any]) -> Rule:
     """An op along the axes ``key`` whose first operand has examples of its own; by its composition where others do."""
 
@@ -136,19 +145,6 @@ def joined(name: str) -> Rule:
 
 
 # -------------------------------------------------------------------------------------------- contractions
-
-
-def stacked(name: str) -> Rule:
-    """An op on matrices whose leading axes broadcast, or on elements."""
-
-    def rule(F: Builder[Any], operands: Operands, own: Own, size: Dim, **params: ParamValue) -> Results:
-        return F.emit(name, aligned(F, operands, own), dict(params))
-
-    return rule
-
-
-def matmul(F: Builder[Any], operands: Operands, own: Own, size: Dim) -> Results:
-    return [F.matmul(*aligned(F, operands, own))]
 
 
 def vecdot(F: Builder[Any], operands: Operands, own: Own, size: Dim, *, axis: int) -> Results:

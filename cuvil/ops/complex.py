@@ -7,16 +7,28 @@ that fuse as always. An op without such a function runs its NumPy reference from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cuvil.dtypes import COMPLEX, DType, bool_, complex64, complex128, complex_of, dtype, float32, float64
-from cuvil.ops import batching, contraction, einsum, indexing, movement, reduction, reshaping, windows
+from cuvil.ops import (
+    batching,
+    complex_derivatives,
+    contraction,
+    einsum,
+    indexing,
+    movement,
+    reduction,
+    reshaping,
+    transposes,
+    windows,
+)
 from cuvil.ops.builder import Builder
 from cuvil.ops.cost import ShapeRule, per_result
+from cuvil.ops.differentiation import through
 from cuvil.ops.drawing import draw_shape
 from cuvil.ops.dtype_rules import DTypes, accept, shared
 from cuvil.ops.elementwise import broadcast_rule, draw_operands
@@ -28,6 +40,7 @@ from cuvil.ops.record import (
     Opaque,
     OperandSample,
     OpRecord,
+    Pair,
     Param,
     Params,
     ParamValue,
@@ -36,21 +49,12 @@ from cuvil.ops.record import (
 from cuvil.ops.registry import get, register, revise
 from cuvil.ops.requirements import present
 from cuvil.ops.shape_rules import Shapes
-from cuvil.ops.vectorisation import Batched, Examples, with_axis
 from cuvil.support.errors import DTypeError, UnsupportedError
-from cuvil.symbolic import Dim
 
 V = TypeVar("V")
 
 #: Modules whose records are revised here: they must have been imported.
 REVISED = (contraction, einsum, indexing, movement, reduction, reshaping, windows)
-
-
-class Pair(NamedTuple, Generic[V]):
-    """The parts of a complex value."""
-
-    re: V
-    im: V
 
 
 Part = Any  # a Pair, or a real value of the builder
@@ -148,8 +152,9 @@ def _record(
             sample=sample,
             cost=per_result(rule),
             complex_rule=ComplexRule(parts),
+            jvp=transposes.jointly(name),
+            transpose=complex_derivatives.complex_ if name == "complex" else getattr(complex_derivatives, name),
             batch_rule=batching.stacked(name),
-            no_gradient="complex numbers have no derivatives here",
         )
     )
 
@@ -397,12 +402,10 @@ def _host_reference(*arrays: Array, op: str, names: tuple[str, ...], values: tup
     return record.reference(*arrays, **given)
 
 
-def _host_batch(
-    F: Builder[Any], operands: Sequence[Any], own: Sequence[bool], size: Dim, **params: ParamValue
-) -> Sequence[Any]:
-    record, given = _delegate(params)
-    values = [None if v is None else Batched(v, o) for v, o in zip(operands, own, strict=True)]
-    return [with_axis(F, r.value, r.own, size) for r in Examples(F, size).emit(record.name, values, given)]
+def _delegated(
+    F: Builder[Any], *xs: Any, op: str, names: tuple[str, ...], values: tuple[ParamValue, ...]
+) -> tuple[Any, ...]:
+    return F.emit(op, xs, dict(zip(names, values, strict=True)))
 
 
 def _host_sample(c: Chooser) -> Example:
@@ -426,8 +429,8 @@ HOST_CALL = register(
         reference=_host_reference,
         body=Opaque("host"),
         sample=_host_sample,
+        jvp=through(_delegated),
+        batch_rule=batching.through(_delegated),
         cost=per_result(_host_shape),
-        batch_rule=_host_batch,
-        no_gradient="it calls a function of NumPy",
     )
 )

@@ -22,8 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cuvil.dtypes import DType
 from cuvil.ops.builder import Builder
-from cuvil.ops.record import Array, Aval, Decomposition, Opaque, OpRecord, Params, ParamValue, ScalarBody, Shape
+from cuvil.ops.record import Array, Aval, Decomposition, Opaque, OpRecord, Pair, Params, ParamValue, ScalarBody, Shape
 from cuvil.ops.registry import get
 from cuvil.ops.scalar_derivatives import scalar_tangent
 from cuvil.support.errors import UnsupportedError
@@ -204,6 +205,8 @@ class Duals(Builder[Dual]):
             return tuple(Dual(r) for r in self.F.emit(name, values, params))
         if record.no_gradient:
             raise no_derivative(name, record.no_gradient)
+        if (parts := self._parts(record, values, filled)) is not None:
+            return self._by_parts(parts, operands, filled)
         if record.jvp is not None:
             results = self.F.emit(name, values, params)
             found = record.jvp(self.F, values, results, tangents, **filled)
@@ -220,15 +223,39 @@ class Duals(Builder[Dual]):
         )
 
     def _changes(self, record: OpRecord, values: Sequence[Value | None], params: Params) -> bool:
-        """Whether some result is a float, which can have a tangent.
-
-        Raises:
-            UnsupportedError: a result is complex: what is made of it would depend on the operand.
-        """
+        """Whether some result is a float or a complex number, which can have a tangent."""
         dtypes = record.dtype_rule(tuple(None if v is None else self.F.dtype(v) for v in values), params)
-        if any(d.is_complex for d in dtypes):
-            raise no_derivative(record.name, "its result is complex, and complex numbers have no derivatives here")
-        return any(d.is_float for d in dtypes)
+        return any(has_tangent(d) for d in dtypes)
+
+    def _parts(self, record: OpRecord, values: Sequence[Value | None], params: Params) -> Callable[..., Any] | None:
+        """How an op on complex numbers comes apart into real ones, where its own rule does not hold for them.
+
+        Rules of linear ops and of analytic functions hold; a composition is written for real numbers.
+        """
+        dtypes = tuple(None if v is None else self.F.dtype(v) for v in values)
+        if record.complex_rule is None or record.jvp is not None or not any(d and d.is_complex for d in dtypes):
+            return None
+        analytic = isinstance(record.body, ScalarBody) and record.dtype_rule(dtypes, params)[0].is_complex
+        if not analytic:
+            return record.complex_rule.parts
+        if record.name == "sign":
+            raise no_derivative("sign", "of a complex number it is no analytic function")
+        return None
+
+    def _by_parts(
+        self, parts: Callable[..., Any], operands: Sequence[Dual | None], params: dict[str, ParamValue]
+    ) -> tuple[Dual, ...]:
+        given: list[Any] = []
+        for o in operands:
+            split = o is not None and self.dtype(o).is_complex
+            given.append(Pair(self.op("real", o), self.op("imag", o)) if split else o)
+        out = parts(self, *given, **params)
+        return (self.op("complex", *out),) if isinstance(out, tuple) else (out,)
+
+
+def has_tangent(dt: DType) -> bool:
+    """Whether values of a dtype change smoothly: floats and complex numbers do."""
+    return dt.is_float or dt.is_complex
 
 
 def no_derivative(name: str, why: str) -> UnsupportedError:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuvil.dtypes import COMPLEX, DType, complex_of, dtype, float32, float64
-from cuvil.ops import batching
+from cuvil.ops import batching, complex_derivatives, transposes
 from cuvil.ops.cost import Cost, traffic
 from cuvil.ops.dtype_rules import DTypes, accept
 from cuvil.ops.record import (
@@ -80,8 +80,9 @@ def _define(
             sample=sample,
             cost=cost,
             tolerance=Tolerance(ulp=64, absolute=64),
+            jvp=transposes.jointly(name),
+            transpose=getattr(complex_derivatives, name),
             batch_rule=batching.along(name),
-            no_gradient="complex numbers have no derivatives here",
         )
     )
 

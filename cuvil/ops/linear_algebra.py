@@ -9,6 +9,7 @@ import numpy as np
 
 from cuvil.dtypes import COMPLEX, DType, float32, float64
 from cuvil.ops import batching
+from cuvil.ops import linear_algebra_derivatives as derivatives
 from cuvil.ops.cost import Cost, traffic
 from cuvil.ops.dtype_rules import DTypes, shared
 from cuvil.ops.record import (
@@ -94,8 +95,9 @@ def _define(
             sample=sample,
             cost=cost,
             tolerance=Tolerance(ulp=64, absolute=1024),
-            batch_rule=batching.trailing(name) if " " not in operands else batching.stacked(name),
-            no_gradient="no rule is written for factorisations; differentiate around it",
+            jvp=derivatives.solve_jvp if name == "solve" else getattr(derivatives, name),
+            transpose=derivatives.solve if name == "solve" else None,
+            batch_rule=batching.stacked(name),
         )
     )
 

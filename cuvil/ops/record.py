@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,11 +214,21 @@ class Tolerance:
     absolute: float = 0.0
 
 
+T = TypeVar("T")
+
+
+class Pair(NamedTuple, Generic[T]):
+    """The parts of a complex value."""
+
+    re: T
+    im: T
+
+
 @dataclass(frozen=True)
 class ComplexRule:
     """How an op takes complex operands.
 
-    ``parts(F, *operands, **params)`` computes it from real and imaginary parts (a ``Pair`` of ``cuvil.ops.complex``
+    ``parts(F, *operands, **params)`` computes it from real and imaginary parts (a :class:`Pair`
     for each complex operand) and returns a Pair or a real value; None: by the NumPy reference, in a host call.
     """
 

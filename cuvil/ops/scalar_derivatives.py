@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cuvil.dtypes import DType, complex_of
 from cuvil.ops.body import Instr, ScalarProgram, build_program
 from cuvil.ops.builder import Builder
 from cuvil.ops.record import Params, ScalarBody
@@ -24,6 +25,7 @@ class Run:
     def __init__(self, F: Builder[Any], program: ScalarProgram, inputs: Sequence[Value], result: Value) -> None:
         self.F = F
         self.program = program
+        self.complex = any(F.dtype(x).is_complex for x in inputs)
         self._values: dict[int, Value] = dict(enumerate(inputs))
         self._values[program.result] = result
 
@@ -31,6 +33,10 @@ class Run:
         """The instruction that computes a value, None for an input."""
         k = number - len(self.program.inputs)
         return None if k < 0 else self.program.instructions[k]
+
+    def dtype_of(self, instr: Instr) -> DType:
+        """The dtype of an instruction's result: complex in place of the floats of the program, where operands are."""
+        return complex_of(instr.dtype) if self.complex and instr.dtype.is_float else instr.dtype
 
     def value(self, number: int) -> Value:
         """The array of a value of the program."""
@@ -47,7 +53,8 @@ class Run:
             if missing:
                 pending += missing
             else:
-                self._values[at] = _as_op(self.F, instr, [self._values[a] for a in instr.args])
+                args = [self._values[a] for a in instr.args]
+                self._values[at] = _as_op(self.F, instr, self.dtype_of(instr), args)
         return self._values[number]
 
 
@@ -56,7 +63,7 @@ class At:
 
     def __init__(self, run: Run, number: int, instr: Instr) -> None:
         self.F = run.F
-        self.dtype = instr.dtype
+        self.dtype = run.dtype_of(instr)
         self._run = run
         self._number = number
         self._args = instr.args
@@ -388,13 +395,13 @@ _OP_NAMES = {
 }  # fmt: skip
 
 
-def _as_op(F: Builder[Any], instr: Instr, args: Sequence[Value]) -> Value:
+def _as_op(F: Builder[Any], instr: Instr, dt: DType, args: Sequence[Value]) -> Value:
     """An instruction as the op of the same meaning."""
     if instr.name == "const":
         assert instr.value is not None
-        return F.scalar(instr.value, instr.dtype)
+        return F.scalar(instr.value, dt)
     if instr.name == "cast":
-        return F.cast(args[0], instr.dtype)
+        return F.cast(args[0], dt)
     if instr.name == "select":
         return F.where(*args)
     return F.op(_OP_NAMES.get(instr.name, instr.name), *args)
@@ -412,7 +419,7 @@ def scalar_tangent(
 
     ``F`` takes primal values and tangents alike; ops on tangents are linear in them.
     """
-    program = build_program(body.build, [F.dtype(x) for x in operands], dict(params))
+    program = build_program(body.build, [F.dtype(x).part for x in operands], dict(params))
     run = Run(F, program, operands, result)
     known: list[Value | None] = list(tangents)
     for k, instr in enumerate(program.instructions, len(operands)):
@@ -422,7 +429,7 @@ def scalar_tangent(
 
 
 def _tangent(run: Run, number: int, instr: Instr, tangents: Sequence[Value | None]) -> Value | None:
-    if not instr.dtype.is_float or instr.name in DISCRETE:
+    if not (instr.dtype.is_float or instr.dtype.is_complex) or instr.name in DISCRETE:
         return None
     at = At(run, number, instr)
     total: Value | None = None

@@ -302,6 +302,54 @@ def test_the_safe_where_keeps_nan_out() -> None:
     assert cuvil.grad(safe)(x).tolist() == [0.0, 0.25]
 
 
+# ------------------------------------------------------------------------------- complex numbers, matrices
+
+
+def spectrum(x: Any) -> Any:
+    """A real function that goes through complex numbers: how much of a signal is in its upper frequencies."""
+    f = cnp.fft.rfft(x * cnp.exp(-x))
+    z = f * cnp.conj(f) + cnp.exp(1j * cnp.real(f))
+    return cnp.sum(cnp.abs(z) ** 2 * np.arange(f.shape[0]))
+
+
+def test_gradients_through_complex_numbers() -> None:
+    x = sample(9)
+    want = central(spectrum, x)
+    np.testing.assert_allclose(cuvil.grad(spectrum)(x), want, rtol=1e-5)
+    np.testing.assert_allclose(cuvil.jit(cuvil.grad(spectrum))(x), want, rtol=1e-5)
+    both = np.stack([x, x[::-1]])
+    np.testing.assert_allclose(cuvil.vmap(cuvil.grad(spectrum))(both)[0], want, rtol=1e-5)
+
+
+def test_complex_arguments() -> None:
+    """The pull of an analytic function multiplies with its derivative."""
+    z = sample(3) + 1j * sample(3, seed=1)
+    out, pull = cuvil.vjp(lambda z: z**3, z)
+    np.testing.assert_allclose(out, z**3)
+    np.testing.assert_allclose(pull(np.ones(3, complex))[0], 3 * z**2)
+    np.testing.assert_allclose(cuvil.jvp(cnp.sin, (z,), (1j * z,))[1], 1j * z * np.cos(z))
+    with pytest.raises(DTypeError, match=r"z of <lambda> is complex128.*cuvil\.vjp"):
+        cuvil.grad(lambda z: cnp.sum(cnp.abs(z)))(z)
+
+
+def test_gradients_of_linear_algebra() -> None:
+    def evidence(a: Any, y: Any) -> Any:
+        """The log-likelihood of a Gaussian with covariance a a^T + I."""
+        k = a @ a.T + cnp.eye(y.shape[0], dtype=y.dtype)
+        low = cnp.linalg.cholesky(k)
+        fit = cnp.linalg.solve(k, y)
+        return y @ fit + 2 * cnp.sum(cnp.log(cnp.sum(low * cnp.eye(y.shape[0], dtype=y.dtype), axis=0)))
+
+    a, y = sample(4, 3), sample(4, seed=1)
+    want = central(lambda a: evidence(a, y), a)
+    np.testing.assert_allclose(cuvil.grad(evidence)(a, y), want, rtol=1e-5)
+    np.testing.assert_allclose(cuvil.jit(cuvil.grad(evidence))(a, y), want, rtol=1e-5)
+    largest = cuvil.grad(lambda a: cnp.linalg.svdvals(a)[0])
+    u, _, vh = np.linalg.svd(a, full_matrices=False)
+    np.testing.assert_allclose(largest(a), np.outer(u[:, 0], vh[0]), rtol=1e-9)
+    assert cuvil.vmap(largest)(np.stack([a, 2 * a])).shape == (2, 4, 3)
+
+
 # ------------------------------------------------------------------------------------------------ messages
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import cuvil.ops  # noqa: F401  # fills the registry
-from cuvil.dtypes import bfloat16, dtype, float16, float64
+from cuvil.dtypes import bfloat16, complex128, dtype, float16, float64
 from cuvil.ops.body import build_program
 from cuvil.ops.builder import NumpyBuilder
-from cuvil.ops.differentiation import Dual, Duals, Tape, differentiable
+from cuvil.ops.catalog import accepted_dtypes
+from cuvil.ops.differentiation import Dual, Duals, Tape, differentiable, has_tangent
 from cuvil.ops.record import OpRecord, ScalarBody
 from cuvil.ops.registry import get, records
 from cuvil.ops.scalar import INSTRUCTIONS, SPECIAL
@@ -26,7 +27,8 @@ F = NumpyBuilder()
 RECORDS = tuple(records())
 #: Ops whose results are no floats, or depend on no float.
 NOTHING_FLOWS = {"any", "all", "argmax", "argmin", "argsort", "searchsorted", "iota", "eye", "dim_value"}
-DIFFERENTIABLE = [r for r in RECORDS if differentiable(r)]
+#: Of those of linear algebra only well-conditioned matrices are compared, below.
+DIFFERENTIABLE = [r for r in RECORDS if differentiable(r) and r.category != "linalg"]
 CASES = 12
 STEP = 1e-6
 
@@ -66,23 +68,37 @@ def case(record: OpRecord, seed: int) -> Case | None:
     low, high = DOMAINS.get(record.name, (-2, 2))
     arrays: list[Any] = []
     for sample in example.operands:
-        if sample is not None and sample.dtype.is_float:
-            arrays.append(np.asarray(rng.uniform(low, high, sample.shape)))
+        if sample is not None and has_tangent(sample.dtype):
+            arrays.append(uniform(rng, sample.shape, sample.dtype.is_complex, low, high))
         else:
             arrays.append(None if sample is None else draw_array(rng, sample))
     params = record.fill_params(example.params)
     if params.get("dtype") is not None and record.name == "cast":
         params["dtype"] = float64 if params["dtype"].is_float else params["dtype"]
-    tangents = [rng.uniform(-1, 1, a.shape) if _is_float(a) else None for a in arrays]
+    return with_directions(record, arrays, params, rng)
+
+
+def with_directions(record: OpRecord, arrays: list[Any], params: dict[str, Any], rng: Any) -> Case | None:
+    """A case at some operands; None where none of them has a tangent."""
+    tangents = [uniform(rng, a.shape, np.iscomplexobj(a)) if _is_float(a) else None for a in arrays]
     if all(t is None for t in tangents):
         return None
     made = Case(record, arrays, params, tangents, [])
-    results = made.run(0)
-    return replace(made, weights=[rng.uniform(-1, 1, r.shape) if _is_float(r) else None for r in results])
+    try:
+        results = made.run(0)
+    except np.linalg.LinAlgError:
+        return None
+    return replace(made, weights=[uniform(rng, r.shape, np.iscomplexobj(r)) if _is_float(r) else None for r in results])
+
+
+def uniform(rng: Any, shape: Any, is_complex: bool, low: float = -1, high: float = 1) -> Any:
+    """Numbers in float64, or in complex128."""
+    x = rng.uniform(low, high, shape)
+    return np.asarray(x + 1j * rng.uniform(low, high, shape) if is_complex else x)
 
 
 def _is_float(x: Any) -> bool:
-    return x is not None and dtype(x.dtype).is_float
+    return x is not None and has_tangent(dtype(x.dtype))
 
 
 def cases(record: OpRecord) -> list[Case]:
@@ -121,25 +137,127 @@ def test_tangents_are_slopes(record: OpRecord) -> None:
 
 @pytest.mark.parametrize("record", DIFFERENTIABLE, ids=lambda r: r.name)
 def test_cotangents_are_the_transpose(record: OpRecord) -> None:
-    """``<u, J v> == <J^T u, v>``, and the primal values are those of the op."""
     for c in cases(record):
-        tape = Tape(F)
-        variables = [None if t is None else tape.variable(F.aval(a)) for a, t in zip(c.arrays, c.tangents, strict=True)]
-        outputs = c.duals(tape, variables)
-        forward = [o.tangent for o in c.duals(F, c.tangents)]
-        asked = [v for v in variables if v is not None]
+        assert_transposed(c)
+
+
+def assert_transposed(c: Case) -> None:
+    """``<u, J v> == <J^T u, v>``, and the primal values are those of the op.
+
+    Of complex numbers the product is the real part of the usual one, without a conjugate.
+    """
+    tape = Tape(F)
+    variables = [None if t is None else tape.variable(F.aval(a)) for a, t in zip(c.arrays, c.tangents, strict=True)]
+    outputs = c.duals(tape, variables)
+    forward = [o.tangent for o in c.duals(F, c.tangents)]
+    asked = [v for v in variables if v is not None]
+    with np.errstate(all="ignore"):
+        weights = [np.zeros(()) if w is None else w for w in c.weights]
+        found = tape.pull(F, [o.tangent for o in outputs], weights, asked)
+    left = sum(float(np.sum(w * t).real) for w, t in zip(weights, forward, strict=True) if t is not None)
+    right = 0.0
+    for cotangent, variable, t in zip(found, asked, [t for t in c.tangents if t is not None], strict=True):
+        if cotangent is not None:
+            assert F.aval(cotangent) == variable.aval
+            right += float(np.sum(cotangent * t).real)
+    assert left == pytest.approx(right, rel=1e-9, abs=1e-9)
+    for o, r in zip(outputs, c.run(0), strict=True):
+        np.testing.assert_allclose(o.value, r, rtol=1e-9, atol=1e-9)
+
+
+def matrices(name: str, seed: int) -> list[Any]:
+    """Operands of an op of linear algebra for which it is well-conditioned."""
+    rng = np.random.default_rng(seed)
+    n, batch = 1 + seed % 4, (2,) * (seed % 2)
+    x = rng.uniform(-1, 1, (*batch, n, n)) + 2 * np.eye(n)
+    if name == "cholesky":
+        return [x @ x.swapaxes(-1, -2) + rng.uniform(0, 1, x.shape)]  # only one triangle is read
+    if name == "solve":
+        return [x, rng.uniform(-1, 1, (n, 3))]
+    if name in ("svd", "svdvals", "qr"):
+        return [rng.uniform(-1, 1, (*batch, n + seed % 3, n))]
+    return [x]
+
+
+LINALG = [r for r in RECORDS if r.category == "linalg"]
+
+
+@pytest.mark.parametrize("record", LINALG, ids=lambda r: r.name)
+def test_linear_algebra(record: OpRecord) -> None:
+    for seed in range(12):
+        params = record.fill_params({})
+        if record.name == "svd":
+            params = {"full_matrices": False}
+        elif record.name == "cholesky":
+            params = {"upper": bool(seed % 2)}
+        c = with_directions(record, matrices(record.name, seed), params, np.random.default_rng(seed))
+        assert c is not None
+        assert_slopes(c, [o.tangent for o in c.duals(F, c.tangents)])
+        assert_transposed(c)
+
+
+ANALYTIC = ("inv", "det", "slogdet", "solve")
+
+
+@pytest.mark.parametrize("name", ANALYTIC)
+def test_linear_algebra_of_complex_matrices(name: str) -> None:
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        arrays = [np.asarray(a + 1j * rng.uniform(-0.5, 0.5, a.shape)) for a in matrices(name, seed)]
+        c = with_directions(get(name), arrays, {}, rng)
+        assert c is not None
+        assert_slopes(c, [o.tangent for o in c.duals(F, c.tangents)])
+        assert_transposed(c)
+
+
+def test_factors_that_are_not_unique_have_no_derivative() -> None:
+    wide = Dual(np.ones((2, 3)), np.ones((2, 3)))
+    for name, params in (("qr", {}), ("svd", {"full_matrices": True})):
+        with pytest.raises(UnsupportedError, match=f"{name} has no derivative"):
+            Duals(F).emit(name, [wide], params)
+    hermitian = Dual(np.eye(2) + 0j, np.eye(2) + 0j)
+    with pytest.raises(UnsupportedError, match="eigh has no derivative: of complex"):
+        Duals(F).emit("eigh", [hermitian], {})
+
+
+#: Ops on complex numbers whose samples are real: name, operands and parameters.
+COMPLEX_USES: list[tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = [
+    ("add", ((3, 1), (2,)), {}), ("subtract", ((3,), (2, 3)), {}), ("multiply", ((3, 1), (2,)), {}),
+    ("divide", ((3, 1), (2,)), {}), ("negative", ((3,),), {}), ("positive", ((3,),), {}), ("reciprocal", ((3,),), {}),
+    ("square", ((3,),), {}), ("abs", ((3, 2),), {}), ("exp", ((3,),), {}), ("log", ((3,),), {}), ("sqrt", ((3,),), {}),
+    ("sin", ((3,),), {}), ("tanh", ((3,),), {}), ("pow", ((3,), (2, 1)), {}), ("atan", ((3,),), {}),
+    ("sum", ((3, 2),), {"axes": (0,), "keepdims": False}), ("mean", ((3, 2),), {"axes": (1,), "keepdims": True}),
+    ("prod", ((3, 2),), {"axes": (0,), "keepdims": False}), ("cumulative_prod", ((4,),), {"axis": 0}),
+    ("cumulative_sum", ((4,),), {"axis": 0}), ("matmul", ((2, 3), (3, 2)), {}),
+    ("einsum", ((2, 3), (3, 2)), {"equation": "ij,jk->ki"}), ("vecdot", ((2, 3), (3,)), {"axis": 1}),
+    ("tensordot", ((2, 3), (3, 2)), {"axes": ((1,), (0,))}), ("transpose", ((2, 3),), {"axes": (1, 0)}),
+    ("reshape", ((2, 3),), {"shape": (3, 2)}), ("pad", ((2,),), {"pairs": ((1, 2),)}),
+    ("concat", ((2,), (3,)), {"axis": 0}), ("stack", ((2,), (2,)), {"axis": 0}), ("tril", ((3, 3),), {"k": 0}),
+    ("broadcast_to", ((1, 2),), {"shape": (3, 2)}), ("flip", ((3,),), {"axes": (0,)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shapes", "params"), COMPLEX_USES, ids=[u[0] for u in COMPLEX_USES])
+def test_complex_numbers(name: str, shapes: Any, params: dict[str, Any]) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        record = get(name)
+        arrays = [uniform(rng, s, True, 0.3, 1.5) for s in shapes]
+        c = with_directions(record, arrays, record.fill_params(params), rng)
+        assert c is not None
+        assert_slopes(c, [o.tangent for o in c.duals(F, c.tangents)])
+        assert_transposed(c)
+
+
+def test_casts_between_real_and_complex() -> None:
+    for source, target in ((np.float64, complex128), (np.complex128, float64)):
+        rng = np.random.default_rng(0)
+        x = uniform(rng, (3,), source is np.complex128).astype(source)
+        c = with_directions(get("cast"), [x], {"dtype": target}, rng)
+        assert c is not None
         with np.errstate(all="ignore"):
-            weights = [np.zeros(()) if w is None else w for w in c.weights]
-            found = tape.pull(F, [o.tangent for o in outputs], weights, asked)
-        left = sum(float(np.sum(w * t)) for w, t in zip(weights, forward, strict=True) if t is not None)
-        right = 0.0
-        for cotangent, variable, t in zip(found, asked, [t for t in c.tangents if t is not None], strict=True):
-            if cotangent is not None:
-                assert F.aval(cotangent) == variable.aval
-                right += float(np.sum(cotangent * t))
-        assert left == pytest.approx(right, rel=1e-9, abs=1e-9)
-        for o, r in zip(outputs, c.run(0), strict=True):
-            np.testing.assert_allclose(np.asarray(o.value, np.float64), np.asarray(r, np.float64), rtol=1e-9, atol=1e-9)
+            assert_slopes(c, [o.tangent for o in c.duals(F, c.tangents)])
+            assert_transposed(c)
 
 
 SMOOTH = ("exp", "tanh", "sigmoid", "multiply", "divide", "pow", "matmul", "prod", "cumulative_prod", "softmax",
@@ -178,6 +296,8 @@ def test_halves_keep_their_dtype(dt: Any) -> None:
     for record in DIFFERENTIABLE:
         c = case(record, 3)
         if c is None or (record.name == "scatter" and c.params["op"] == "mul"):
+            continue
+        if dt not in accepted_dtypes(record) or any(np.iscomplexobj(a) for a in c.arrays):
             continue
         low = [a.astype(dt.numpy) if _is_float(a) else a for a in c.arrays]
         tangents = [None if t is None else t.astype(dt.numpy) for t in c.tangents]

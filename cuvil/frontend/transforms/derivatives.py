@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cuvil.dtypes import DType, float32
+from cuvil.dtypes import DType, complex64, float32
 from cuvil.frontend.dispatch import TraceBuilder, apply, asoperand, weak_type, wrap
 from cuvil.frontend.program import Subprogram, trace_within
 from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths, leaves_up_to, tree_map
@@ -20,7 +20,7 @@ from cuvil.frontend.tracer import Tracer
 from cuvil.frontend.transforms.differentiate import Backward, Forward
 from cuvil.frontend.transforms.replay import aval_of_operand, builder_here, copying, value_of
 from cuvil.ops.builder import Builder
-from cuvil.ops.differentiation import Dual
+from cuvil.ops.differentiation import Dual, has_tangent
 from cuvil.ops.record import Aval
 from cuvil.ops.requirements import format_shape
 from cuvil.ops.transposes import zeros
@@ -45,7 +45,7 @@ def stop_gradient(x: Tree) -> Tree:
 
 @dataclass(frozen=True)
 class _Point:
-    """The arguments of a function at which it is differentiated; leaves that are no floats are constants."""
+    """The arguments of a function at which it is differentiated; leaves of integers and the like are constants."""
 
     tree: TreeDef
     leaves: tuple[Any, ...]
@@ -95,9 +95,9 @@ def _point(args: tuple[Any, ...], names: Sequence[str]) -> _Point:
             variable.append(False)
             continue
         aval = aval_of_operand(x)
-        operands.append(x if aval.dtype.is_float else leaf)
+        operands.append(x if has_tangent(aval.dtype) else leaf)
         avals.append(aval)
-        variable.append(aval.dtype.is_float)
+        variable.append(has_tangent(aval.dtype))
     paths = [parameter_path(path, names) for path in leaf_paths(tree)]
     return _Point(tree, tuple(operands), tuple(paths), tuple(avals), tuple(variable))
 
@@ -185,18 +185,18 @@ class _Linear:
 
 def _result_tangents(F: Builder[Any], found: Sequence[Any | None], avals: Sequence[Aval]) -> list[Any]:
     return [
-        wrap(F, zeros(F, a) if t is None else t) if a.dtype.is_float else None
+        wrap(F, zeros(F, a) if t is None else t) if has_tangent(a.dtype) else None
         for t, a in zip(found, avals, strict=True)
     ]
 
 
 def _as_user_value(F: Builder[Any], value: Any, like: Any) -> Any:
-    """The derivative by a Python number is a float32, and weak while it is traced."""
+    """The derivative by a Python number is a float32 (complex64), and weak while it is traced."""
     weak = weak_type(like)
     if weak is None:
         return wrap(F, value)
     if not isinstance(F, TraceBuilder):
-        return F.cast(value, float32)
+        return F.cast(value, complex64 if F.dtype(value).is_complex else float32)
     out: Tracer = wrap(F, value)
     out.weak = weak
     return out
@@ -217,8 +217,8 @@ def _given(F: Builder[Any], tree: TreeDef, avals: Sequence[Aval], value: Tree, w
             continue
         x = asoperand(leaf)
         got = aval_of_operand(x)
-        if not aval.dtype.is_float:
-            if not got.dtype.is_float:
+        if not has_tangent(aval.dtype):
+            if not has_tangent(got.dtype):
                 out.append(None)
                 continue
             raise DTypeError(f"{path} is given for {like} of {aval.dtype}, which has no derivative; pass None")
@@ -404,7 +404,7 @@ def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
             tuple(args[k] for k in chosen), [names[k] if k < len(names) else f"argument {k}" for k in chosen]
         )
         for path, aval, leaf, v in zip(point.paths, point.avals, point.leaves, point.variable, strict=True):
-            if not v:
+            if not v or not aval.dtype.is_float:
                 raise DTypeError(_no_float(name, path, aval.dtype, leaf))
 
         def call(*given: Any) -> Any:
@@ -468,5 +468,5 @@ def _no_float(name: str, path: str, dt: DType, leaf: Any) -> str:
     what = dt.name if isinstance(leaf, (Tracer, np.ndarray)) or weak_type(leaf) is not None else type(leaf).__name__
     return (
         f"{path} of {name} is {what}{at_user_line()}, and derivatives are by floats; cast it with astype('float32'), or"
-        " leave it out of argnums"
+        " leave it out of argnums (cuvil.vjp and cuvil.jvp take complex numbers)"
     )

@@ -16,7 +16,7 @@ from cuvil.frontend.transforms.replay import Copy, Transform, reached, reached_i
 from cuvil.ir.control import CheckOp, ControlOp, LoopOp, SwitchOp, WhileOp
 from cuvil.ir.dialect import aval_of
 from cuvil.ops.builder import Builder
-from cuvil.ops.differentiation import Dual, Duals, Tangent, Tape, fitted
+from cuvil.ops.differentiation import Dual, Duals, Tangent, Tape, fitted, has_tangent
 from cuvil.ops.operand_dtypes import compute_dtype
 from cuvil.ops.record import Aval
 from cuvil.ops.transposes import zeros
@@ -26,8 +26,8 @@ Values = Sequence[Any]
 Active = Sequence[bool]
 
 
-def _is_float(aval: Aval) -> bool:
-    return aval.dtype.is_float
+def _changes(aval: Aval) -> bool:
+    return has_tangent(aval.dtype)
 
 
 def _some(values: Values, active: Active) -> list[Any]:
@@ -84,7 +84,7 @@ def push_control(
 
 def active_results(op: SwitchOp, active: Active) -> list[bool]:
     """Which results of a switch have a tangent, of the operands that its regions get."""
-    columns = [reached(block, active, _is_float) for block in op.bodies]
+    columns = [reached(block, active, _changes) for block in op.bodies]
     return [any(c[k] for c in columns) for k in range(len(op.results))]
 
 
@@ -124,7 +124,7 @@ def _push_while(
     n = op.carried
     condition, body = op.bodies
     state, rest = active[:n], active[n:]
-    carried, _ = reached_in_loop(body, 0, state, rest, _is_float)
+    carried, _ = reached_in_loop(body, 0, state, rest, _changes)
     first = sum(state)
     init = [*values[:n], *_with_zeros(F, values[:n], tangents[:first], state, carried)]
     given = [*values[n:], *tangents[first:]]
@@ -146,7 +146,7 @@ def _push_loop(
     n, k = op.carried, op.scanned
     (body,) = op.bodies
     state, scanned, rest = active[:n], active[n : n + k], active[n + k :]
-    carried, stacked = reached_in_loop(body, 1, state, [*scanned, *rest], _is_float)
+    carried, stacked = reached_in_loop(body, 1, state, [*scanned, *rest], _changes)
     first, second = sum(state), sum(state) + sum(scanned)
     init = [*values[:n], *_with_zeros(F, values[:n], tangents[:first], state, carried)]
     xs = [*values[n : n + k], *tangents[first:second]]
@@ -199,14 +199,14 @@ class Backward(Transform):
             results, saved = copy.control(op, values), []
         elif isinstance(op, LoopOp):
             n = op.carried
-            carried, stacked = reached_in_loop(op.bodies[0], 1, active[:n], active[n:], _is_float)
+            carried, stacked = reached_in_loop(op.bodies[0], 1, active[:n], active[n:], _changes)
             outputs = [*carried, *stacked]
             state, kept = copy.loop(op, values, save=True)
             count = len(op.results) - n
             results, saved = [*state, *kept[:count]], kept[count:]
         else:
             n = op.carried if isinstance(op, WhileOp) else 0
-            carried, _ = reached_in_loop(op.bodies[1], 0, active[:n], active[n:], _is_float)
+            carried, _ = reached_in_loop(op.bodies[1], 0, active[:n], active[n:], _changes)
             if any(carried):
                 raise UnsupportedError(
                     "while_loop has no derivative in reverse mode: how often it runs is known only when it has run, and"
@@ -272,7 +272,7 @@ def _pull_loop(F: Builder[Any], op: LoopOp, values: Values, cotangents: Values, 
     m = len(op.operands) - n - k
     (body,) = op.bodies
     state, scanned, rest = active[:n], active[n : n + k], active[n + k :]
-    carried, stacked = reached_in_loop(body, 1, state, [*scanned, *rest], _is_float)
+    carried, stacked = reached_in_loop(body, 1, state, [*scanned, *rest], _changes)
     c, s = sum(carried), sum(scanned)
     given, saved = values[n + k : n + k + m], values[n + k + m :]
     # What each iteration adds to an invariant's cotangent is added up, halves in float32.

@@ -12,7 +12,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from cuvil.dtypes import bool_ as bool_dtype
-from cuvil.dtypes import dtype, float64, int64
+from cuvil.dtypes import complex128, dtype, float64, int64
 from cuvil.frontend.dispatch import TraceBuilder, materialise
 from cuvil.frontend.program import Subprogram
 from cuvil.frontend.tracer import Tracer, current_trace
@@ -27,7 +27,7 @@ from cuvil.symbolic import Expr
 
 Values = Sequence[Any]
 #: What Python numbers are stored as; they stay weak in promotion.
-_NUMBERS = {bool: bool_dtype, int: int64, float: float64}
+_NUMBERS = {bool: bool_dtype, int: int64, float: float64, complex: complex128}
 
 
 def builder_here() -> Builder[Any]:

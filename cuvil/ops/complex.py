@@ -7,7 +7,7 @@ that fuse as always. An op without such a function runs its NumPy reference from
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ from cuvil.ops.registry import get, register, revise
 from cuvil.ops.requirements import present
 from cuvil.ops.shape_rules import Shapes
 from cuvil.support.errors import DTypeError, UnsupportedError
+from cuvil.symbolic import Dim
 
 V = TypeVar("V")
 
@@ -192,7 +193,7 @@ register(
         sample=_one_complex,
         cost=per_result(_as_parts_shape),
         batch_rule=_as_parts_batch,
-        no_gradient="complex numbers have no derivatives here",
+        no_gradient="the compiler puts it in when derivatives are taken already",
     )
 )
 

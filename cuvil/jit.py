@@ -751,8 +751,9 @@ def jit(
         backend: ``"c"``, ``"reference"`` (NumPy, op by op) or ``"null"`` (compiles, computes nothing).
         numerics: ``"standard"`` or ``"relaxed"``.
         precision: ``"float32"``, or ``"bf16"``: float32 matrix products and convolutions may round their operands to
-            bfloat16, adding in float32 (about 3 significant digits, several times as fast where the processor has a
-            unit for it; elsewhere a warning says that float32 is used).
+            bfloat16, adding in float32, and subnormal operands and sums of products (of bfloat16 arrays too) may count
+            as 0: about 3 significant digits, several times as fast where the processor has a unit for it; elsewhere a
+            warning says that float32 is used.
         optimise: run the algebraic passes.
         validate: check every pass on the interpreter (slow; for finding faults).
         rules: rewrite rules of your own (:mod:`cuvil.rules`), tried after the compiler's.

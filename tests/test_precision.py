@@ -79,3 +79,15 @@ def test_convolutions_round_their_operands() -> None:
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ArgumentError, match="'float32' or 'bf16'"):
         cuvil.jit(lambda x: x, precision="fp8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dt", [ml_dtypes.bfloat16, np.float32])
+def test_subnormals_count_unless_the_user_gives_leave(dt: type) -> None:
+    """Infinity times a subnormal is infinity; the narrow units make NaN of it."""
+    x = np.zeros((3, 40), dt)
+    x[0, 0], x[1, 1], x[1, 0] = np.inf, 2.0**-130, 1.0
+    w = np.zeros((40, 33), dt)
+    w[0], w[1] = 2.0**-130, 2.0**100
+    got = cuvil.jit(lambda x, w: x @ w)(x, w).astype(np.float64)
+    assert (got[0] == np.inf).all()
+    np.testing.assert_array_equal(got[1], np.full(33, 2.0**-130 + 2.0**-30, dt).astype(np.float64))

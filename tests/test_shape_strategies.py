@@ -116,6 +116,42 @@ def test_hints_unlock_variants_behind_a_guard() -> None:
     assert all("%" not in str(r) for r in general.scope.relations)
 
 
+def test_a_divisible_size_needs_no_tail() -> None:
+    """What the hint unlocks: whole vectors only; so do constant sizes."""
+
+    def source(shape: tuple[Any, ...], *constraints: str) -> str:
+        f = cuvil.jit(lambda x: cnp.exp(x) * 2, input_spec=[("x", "float32", shape)], constraints=constraints)
+        return f.lower(f32(2, 32)).as_text("source")
+
+    tail = "cv_imin(CV_LANES"
+    assert tail in source(("B", "S"))
+    assert tail not in source(("B", "S"), "S % 16 == 0")
+    assert tail not in source(("B", 32))
+    assert tail in source(("B", "S"), "S % 8 == 0")  # 16 lanes where the CPU has them
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: cnp.exp(x) * 2,
+    lambda x: nn.softmax(x, axis=1),
+    lambda x: nn.softmax(x, axis=0),
+    lambda x: cnp.sum(x, axis=0),
+    lambda x: cnp.max(x, axis=1) - cnp.mean(x),
+    lambda x: cnp.cumulative_sum(x, axis=1)[:, ::2] + 1,
+])  # fmt: skip
+def test_loops_without_tails_give_the_same(fn: Any) -> None:
+    whole = cuvil.jit(fn, input_spec=[("x", "float32", ("16*B", "S"))], constraints=["S % 16 == 0"])
+    general = cuvil.jit(fn, input_spec=[("x", "float32", ("B", "S"))])
+    for b, s in ((16, 16), (32, 48), (16, 4096), (48, 0)):
+        x = f32(b, s, seed=s)
+        try:
+            want = general(x)
+        except ValueError:
+            with pytest.raises(ValueError, match="empty"):
+                whole(x)
+            continue
+        np.testing.assert_array_equal(whole(x), want)
+
+
 def test_ahead_of_time_hints_are_compiled_too() -> None:
     f = cuvil.compile(lambda x: x * 2, [("x", "float32", ("B", "S"))], hints=["S == 1"])
     assert [v.hint for v in f.variants()] == [None, "S == 1"]

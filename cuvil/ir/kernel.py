@@ -236,15 +236,20 @@ class KernelFunc(KernelOp):
 
 
 class ForOp(KernelOp):
-    """``kernel.for {var, lower, upper, kind}``: kind is ``parallel``, ``serial`` or ``vector``."""
+    """``kernel.for {var, lower, upper, kind}``: kind is ``parallel``, ``serial`` or ``vector``.
+
+    A ``whole`` vector loop runs a multiple of the lanes of every target: it has no tail.
+    """
 
     name = "kernel.for"
 
     @classmethod
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, var: str, lower: Dim, upper: Dim, kind: str
+        cls, var: str, lower: Dim, upper: Dim, kind: str, *, whole: bool = False
     ) -> ForOp:
-        params = {"var": var, "lower": lower, "upper": upper, "kind": kind}
+        params: dict[str, ParamValue] = {"var": var, "lower": lower, "upper": upper, "kind": kind}
+        if whole:
+            params["whole"] = True
         return cls.create(properties=_properties(params), regions=[Region(Block())])
 
     def verify_(self) -> None:
@@ -641,7 +646,11 @@ _FORMS: dict[type[KernelOp], Form] = {
         params=(("name", "text"), ("dims", "texts"), ("outputs", "dims"), ("reason", "text"), ("workspace", "dim")),
         optional=frozenset({"dims", "outputs", "reason", "workspace"}), regions=(1, 1),
     ),
-    ForOp: Form(params=(("var", "text"), ("lower", "dim"), ("upper", "dim"), ("kind", "text")), regions=(1, 1)),
+    ForOp: Form(
+        params=(("var", "text"), ("lower", "dim"), ("upper", "dim"), ("kind", "text"), ("whole", "bool")),
+        optional=frozenset({"whole"}),
+        regions=(1, 1),
+    ),
     LoadOp: Form(_BUFFER, _SCALAR, (("index", "dim"), ("when", "conditions")), frozenset({"when"})),
     StoreOp: Form(("buffer", "scalar"), (), (("index", "dim"),)),
     ScalarOp: Form(("*scalar",), _SCALAR, (("instr", "text"),)),

@@ -147,7 +147,8 @@ class BodyEmitter:
         self.w.line(f"const int64_t {end} = {upper};")
         self.w.open(f"for (int64_t {var} = {lower}; {var} < {end}; {var} += CV_LANES)")
         count = self.fresh("n")
-        self.w.line(f"const int64_t {count} = cv_imin(CV_LANES, {end} - {var});")
+        live = "CV_LANES" if p.get("whole") else f"cv_imin(CV_LANES, {end} - {var})"
+        self.w.line(f"const int64_t {count} = {live};")
         self.vector, self.count = p["var"], count
         self.block(op.body)
         self.vector, self.count = before

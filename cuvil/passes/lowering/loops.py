@@ -29,10 +29,22 @@ from cuvil.ops.record import ReduceBody, ScalarBody, Shape
 from cuvil.ops.scalar import INSTRUCTIONS
 from cuvil.passes.lowering.region import Index, Key, Level, RegionEvaluator, flat_offset, nonempty, scalar_program
 from cuvil.support.errors import IRError
-from cuvil.symbolic import Dim, Scope, ceildiv, dim_min, free_symbols, linear_coefficient, product, substitute, symbol
+from cuvil.symbolic import (
+    Dim,
+    Scope,
+    Truth,
+    ceildiv,
+    dim_min,
+    free_symbols,
+    linear_coefficient,
+    product,
+    substitute,
+    symbol,
+)
 
 _ELEMENTS_PER_BLOCK = 4096  # one task of a flat element-wise kernel: 16 KiB of float32 per operand
 _COLUMNS_PER_BLOCK = 64
+MAX_LANES = 16  # of any target; block sizes are multiples of it
 #: Names that begin with an underscore belong to lowering: no symbol of a user's program has one.
 BLOCK_VARIABLE = "_blk"
 
@@ -152,7 +164,7 @@ class LoopLowering:
             block.add_op(blocks)
             block = blocks.body
             lower, upper = _bounds(BLOCK_VARIABLE, _COLUMNS_PER_BLOCK, a.extent)
-            loop = ForOp.build(a.var, lower, upper, "vector")
+            loop = ForOp.build(a.var, lower, upper, "vector", whole=self._whole(a.extent))
             block.add_op(loop)
             block = loop.body
         return block
@@ -241,7 +253,8 @@ class LoopLowering:
         for k, a in enumerate(self._inner):
             vector = self._vector_inner and k == len(self._inner) - 1
             lower, upper = bounds if bounds is not None else (0, a.extent)
-            loops.append(ForOp.build(a.var, lower, upper, "vector" if vector else "serial"))
+            whole = vector and self._whole(a.extent)
+            loops.append(ForOp.build(a.var, lower, upper, "vector" if vector else "serial", whole=whole))
         for outer, inner in itertools.pairwise(loops):
             outer.body.add_op(inner)
         body = loops[-1].body if loops else self._levels_outer.block
@@ -251,6 +264,10 @@ class LoopLowering:
                 Level(body, frozenset(a.var for a in self._inner) | self._inner_names()),
             ]
         return body, loops
+
+    def _whole(self, extent: Dim) -> bool:
+        """Whether an extent is a multiple of the lanes, whatever its symbols: its loop needs no tail."""
+        return self.scope.prove("==", extent % MAX_LANES, 0) is Truth.YES
 
     def _inner_names(self) -> frozenset[str]:
         """The original variables that the inner loops stand for."""

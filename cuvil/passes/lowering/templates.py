@@ -77,11 +77,12 @@ class TemplateFusion:
         return found
 
     def narrow(self) -> dict[str, ParamValue]:
-        """The parameter that lets a contraction multiply narrow elements, where its operands and the user allow it."""
+        """The parameter that lets a contraction multiply narrow elements, where its operands and the user allow it.
+
+        The units count subnormal operands and sums as zero, so bfloat16 arrays need the user's leave as well.
+        """
         dtypes = {aval_of(v).dtype for v in self.anchor.arguments[:2] if v is not None}
-        if dtypes == {bfloat16} or (self.bf16 and dtypes == {float32}):
-            return {"narrow": "bf16"}
-        return {}
+        return {"narrow": "bf16"} if self.bf16 and dtypes in ({bfloat16}, {float32}) else {}
 
     def workspace(self, size: Dim) -> int:
         """Temporary memory of ``size`` bytes for the kernel: the number of the argument that points to it."""

@@ -35,6 +35,12 @@ def test_an_ensemble_learns_the_spirals() -> None:
     assert "hardest points" in out
 
 
+def test_one_version_serves_every_size() -> None:
+    out = run("examples/shape_table.py")
+    assert "30 pairs of sizes, 0 compiled again" in out
+    assert "S <= 512, got S = 513" in out
+
+
 def test_own_rule_keeps_small_probabilities() -> None:
     out = run("examples/own_rule.py")
     assert "fired" in out

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 import numpy as np
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from cuvil.compiler import CompileOptions, fuse_program
 from cuvil.dtypes import DType, bool_, dtype, float64, int64
@@ -17,10 +18,11 @@ from cuvil.frontend.program import TracedProgram, trace
 from cuvil.frontend.pytree import flatten, leaf_paths
 from cuvil.frontend.tracer import Missing
 from cuvil.ir.attributes import format_param
-from cuvil.ir.dialect import ConstantOp, FusionOp, TensorOp, aval_of
+from cuvil.ir.control import ControlOp
+from cuvil.ir.dialect import ConstantOp, TensorOp, aval_of
 from cuvil.ir.interpreter import location_text
 from cuvil.ops.record import Aval
-from cuvil.passes.boundaries import boundaries, members
+from cuvil.passes.boundaries import boundaries, kernels_of, members
 from cuvil.passes.pipeline import PassRecord
 from cuvil.support.errors import ArgumentTypeError, CuvilError
 
@@ -37,6 +39,7 @@ class OpRow:
     params: dict[str, str]
     types: tuple[str, ...]
     line: str
+    depth: int = 0  # branches and loops that it stands in
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class KernelRow:
     ops: tuple[str, ...]
     writes: tuple[str, ...]
     line: str
+    inside: tuple[str, ...] = ()  # branches and loops that it runs in
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class TraceReport:
         lines += _table(
             [
                 (
-                    f"{', '.join(o.results)} =",
+                    f"{'  ' * o.depth}{', '.join(o.results) or 'yield'} =",
                     f"{o.op}({', '.join((*o.operands, *(f'{k}={v}' for k, v in o.params.items())))})",
                     ", ".join(o.types),
                     o.line,
@@ -115,7 +119,9 @@ class TraceReport:
         if self.kernels:
             lines += ["", f"kernels ({len(self.kernels)})"]
             for k in self.kernels:
-                lines.append(f"  {k.number}. {k.kind}: {', '.join(k.ops) or 'copy'} -> {', '.join(k.writes)}  {k.line}")
+                where = f"in {', '.join(k.inside)}: " if k.inside else ""
+                what = f"{k.kind}: {', '.join(k.ops) or 'copy'} -> {', '.join(k.writes)}"
+                lines.append(f"  {k.number}. {where}{what}  {k.line}")
                 lines.append(f"     {k.reason}")
         if self.boundaries:
             lines += ["", "not fused"]
@@ -214,28 +220,39 @@ def _rules(records: Sequence[PassRecord]) -> dict[str, int]:
 
 
 def _op_rows(program: TracedProgram) -> tuple[OpRow, ...]:
-    block = program.func.body.block
-    labels: dict[SSAValue, str] = dict(zip(block.args, program.input_names, strict=True))
+    labels: dict[SSAValue, str] = dict(zip(program.func.body.block.args, program.input_names, strict=True))
     rows: list[OpRow] = []
-    count = 0
-    for op in block.ops:
-        if isinstance(op, ConstantOp):
-            labels[op.results[0]] = _constant(op)
-        elif op.results:
-            results: list[str] = []
-            for r in op.results:
-                labels[r] = f"%{count}"
-                count += 1
-                results.append(labels[r])
-            rows.append(_op_row(op, tuple(results), labels))
+    count = itertools.count()
+
+    def name(value: SSAValue) -> str:
+        labels[value] = f"%{next(count)}"
+        return labels[value]
+
+    def visit(block: Block, depth: int) -> None:
+        for op in block.ops:
+            if isinstance(op, ConstantOp):
+                labels[op.results[0]] = _constant(op)
+                continue
+            if op.results:
+                rows.append(_op_row(op, tuple(name(r) for r in op.results), labels, depth))
+            for body in op.bodies if isinstance(op, ControlOp) else ():
+                for arg, value in zip(reversed(body.args), reversed(op.invariants), strict=False):
+                    labels[arg] = labels.get(value, "?")  # the invariants come last, under their names outside
+                for arg in body.args:
+                    labels.setdefault(arg, f"%{next(count)}")
+                visit(body, depth + 1)
+
+    visit(program.func.body.block, 0)
     return tuple(rows)
 
 
-def _op_row(op: Operation, results: tuple[str, ...], labels: dict[SSAValue, str]) -> OpRow:
+def _op_row(op: Operation, results: tuple[str, ...], labels: dict[SSAValue, str], depth: int) -> OpRow:
     operands = tuple(labels.get(o, o.name_hint or "?") for o in op.operands)
     params = {k: format_param(v) for k, v in op.params.items()} if isinstance(op, TensorOp) else {}
     name = op.record.name if isinstance(op, TensorOp) else op.name.removeprefix("cuvil.")
-    return OpRow(results, name, operands, params, tuple(_type(aval_of(r)) for r in op.results), location_text(op))
+    return OpRow(
+        results, name, operands, params, tuple(_type(aval_of(r)) for r in op.results), location_text(op), depth
+    )
 
 
 def _constant(op: ConstantOp) -> str:
@@ -243,8 +260,15 @@ def _constant(op: ConstantOp) -> str:
     return str(op.constant.array.item()) if aval.shape == () else f"constant {_type(aval)}"
 
 
-def _kernels(program: TracedProgram) -> list[FusionOp]:
-    return [op for op in program.func.body.block.ops if isinstance(op, FusionOp)]
+def _inside(op: Operation) -> tuple[str, ...]:
+    """The branches and loops around an op, the outermost first."""
+    out: list[str] = []
+    around = op.parent_op()
+    while around is not None:
+        if isinstance(around, ControlOp):
+            out.append(around.name.removeprefix("cuvil."))
+        around = around.parent_op()
+    return tuple(reversed(out))
 
 
 def _kernel_rows(program: TracedProgram) -> tuple[KernelRow, ...]:
@@ -256,8 +280,9 @@ def _kernel_rows(program: TracedProgram) -> tuple[KernelRow, ...]:
             tuple(m.record.name for m in members(op)),
             tuple(_type(aval_of(r)) for r in op.results),
             location_text(op),
+            _inside(op),
         )
-        for k, op in enumerate(_kernels(program), 1)
+        for k, op in enumerate(kernels_of(program.func), 1)
     )
 
 

@@ -134,3 +134,27 @@ def test_every_value_between_kernels_has_a_reason(seed: int) -> None:
     for b in r.boundaries:
         assert b.producer < b.consumer and {b.producer, b.consumer} <= numbers
         assert b.reason
+
+
+def test_branches_and_loops() -> None:
+    def fn(x: Any) -> Any:
+        total = cnp.sum(x)
+        while total < 100:
+            if total > 10:
+                x = cnp.exp(x @ x)
+            total = total + cnp.sum(x) + 1
+        return total
+
+    r = report(fn, f32(3, 3))
+    depths = {o.op: o.depth for o in r.ops}
+    assert depths["while"] == 0 and depths["less"] == 1 and depths["matmul"] == 2
+    assert all("?" not in o.operands for o in r.ops)
+    (product,) = [k for k in r.kernels if "matmul" in k.ops]
+    assert product.inside == ("while", "switch")
+    assert "in while, switch: matmul" in str(r)
+
+
+def test_explain_names_options_that_are_not_the_default() -> None:
+    f = cuvil.jit(lambda x: x + 1, precision="bf16", numerics="relaxed")
+    assert f.explain().splitlines()[0] == "<lambda> (bf16, relaxed): 0 compiled variants"
+    assert cuvil.jit(lambda x: x).explain() == "<lambda>: 0 compiled variants"

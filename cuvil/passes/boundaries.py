@@ -24,9 +24,17 @@ class Boundary:
     reason: str
 
 
+def kernels_of(func: FuncOp) -> list[FusionOp]:
+    """The kernels of a fused function, those of branches and loops where these stand."""
+    return [op for op in func.body.block.walk() if isinstance(op, FusionOp)]
+
+
 def boundaries(func: FuncOp) -> list[Boundary]:
-    """The values between the kernels of a fused function, in the order in which they are read."""
-    kernels = [op for op in func.body.block.ops if isinstance(op, FusionOp)]
+    """The values between the kernels of a fused function, in the order in which they are read.
+
+    Kernels are numbered as :func:`kernels_of` lists them. What passes in or out of a branch or a loop is in memory anyway.
+    """
+    kernels = kernels_of(func)
     number = {k: i for i, k in enumerate(kernels)}
     reads = {k: {source: None for o in k.operands if (source := _writer(o)) is not None} for k in kernels}
     out: list[Boundary] = []
@@ -136,4 +144,4 @@ def members(kernel: FusionOp) -> Iterator[TensorOp]:
     return (op for op in _ops(kernel) if not is_movement(op.record))
 
 
-__all__ = ["Boundary", "boundaries", "members"]
+__all__ = ["Boundary", "boundaries", "kernels_of", "members"]

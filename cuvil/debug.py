@@ -235,7 +235,9 @@ def _op_rows(program: TracedProgram) -> tuple[OpRow, ...]:
                 continue
             if op.results:
                 rows.append(_op_row(op, tuple(name(r) for r in op.results), labels, depth))
-            for body in op.bodies if isinstance(op, ControlOp) else ():
+            if not isinstance(op, ControlOp):
+                continue
+            for body in op.bodies:
                 for arg, value in zip(reversed(body.args), reversed(op.invariants), strict=False):
                     labels[arg] = labels.get(value, "?")  # the invariants come last, under their names outside
                 for arg in body.args:

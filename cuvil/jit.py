@@ -362,11 +362,8 @@ class Jitted:
     def explain(self) -> str:
         """A readable list of variants: their shapes, guards, hits and why each was compiled."""
         o = self.options
-        special = [
-            text
-            for text, default in ((o.backend, "c"), (o.precision, "float32"), (o.numerics, "standard"))
-            if text != default
-        ]
+        choices = ((o.backend, "c"), (o.precision, "float32"), (o.numerics, "standard"))
+        special = [choice for choice, default in choices if choice != default]
         how = f" ({', '.join(special)})" if special else ""
         lines = [f"{self._name()}{how}: {len(self.variants())} compiled variants"]
         lines += [f"  {k}. {v}" for k, v in enumerate(self.variants(), 1)]

@@ -32,7 +32,7 @@ def kernels_of(func: FuncOp) -> list[FusionOp]:
 def boundaries(func: FuncOp) -> list[Boundary]:
     """The values between the kernels of a fused function, in the order in which they are read.
 
-    Kernels are numbered as :func:`kernels_of` lists them. What passes in or out of a branch or a loop is in memory anyway.
+    Kernels are numbered as :func:`kernels_of` lists them. What goes into or out of a branch or a loop is in memory.
     """
     kernels = kernels_of(func)
     number = {k: i for i, k in enumerate(kernels)}

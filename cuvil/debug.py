@@ -15,7 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from cuvil.compiler import CompileOptions, fuse_program
 from cuvil.dtypes import DType, bool_, dtype, float64, int64
 from cuvil.frontend.program import TracedProgram, trace
-from cuvil.frontend.pytree import flatten, leaf_paths
+from cuvil.frontend.pytree import argument_paths, flatten
 from cuvil.frontend.tracer import Missing
 from cuvil.ir.attributes import format_param
 from cuvil.ir.control import ControlOp
@@ -162,7 +162,7 @@ def debug_trace(
     fn = inspect.unwrap(fn)
     name = getattr(fn, "__name__", "function")
     leaves, tree = flatten((args, kwargs))
-    names = _names(fn, leaf_paths(tree))
+    names = argument_paths(tree, _parameters(fn))
     avals: list[Aval] = []
     weak: list[type | None] = []
     for leaf, label in zip(leaves, names, strict=True):
@@ -192,22 +192,11 @@ def debug_trace(
     return report
 
 
-def _names(fn: Callable[..., Any], paths: Sequence[str]) -> list[str]:
+def _parameters(fn: Callable[..., Any]) -> list[str]:
     try:
-        parameters = list(inspect.signature(fn).parameters)
+        return list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
-        parameters = []
-    out: list[str] = []
-    for path in paths:
-        head, _, rest = path[1:].partition("]")  # [0][i]... for positional arguments, [1]['name']... for named ones
-        if head == "0":
-            number, _, tail = rest[1:].partition("]")
-            k = int(number)
-            out.append((parameters[k] if k < len(parameters) else f"arg{k}") + tail)
-        else:
-            label, _, tail = rest.removeprefix("['").partition("']")
-            out.append(label + tail)
-    return out
+        return []
 
 
 def _type(aval: Aval) -> str:

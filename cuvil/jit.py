@@ -19,7 +19,7 @@ from cuvil.dtypes import DType, complex128, dtype, float64, int64
 from cuvil.dtypes import bool_ as bool_dtype
 from cuvil.frontend.buckets import Buckets, cut, padded_shapes
 from cuvil.frontend.program import TracedProgram, trace
-from cuvil.frontend.pytree import TreeDef, flatten, leaf_paths
+from cuvil.frontend.pytree import TreeDef, argument_paths, flatten
 from cuvil.frontend.rewrite.convert import convert
 from cuvil.frontend.source import at_user_line
 from cuvil.frontend.specs import Spec, check_hints, check_spec, parse_spec, spec_symbols, spec_text, widen
@@ -661,20 +661,7 @@ class Jitted:
         return compiled
 
     def _leaf_names(self, tree: TreeDef) -> list[str]:
-        paths = leaf_paths(tree)
-        names = list(self._signature.parameters) if self._signature is not None else []
-        out: list[str] = []
-        for path in paths:
-            # A path is [0][i]... for positional arguments and [1]['name']... for named ones.
-            head, _, rest = path[1:].partition("]")
-            if head == "0":
-                number, _, tail = rest[1:].partition("]")
-                k = int(number)
-                out.append((names[k] if k < len(names) else f"arg{k}") + tail)
-            else:
-                name, _, tail = rest.removeprefix("['").partition("']")
-                out.append(name + tail)
-        return out
+        return argument_paths(tree, list(self._signature.parameters) if self._signature is not None else [])
 
     def _patterns(self, s: _Signature) -> tuple[Shape, ...]:
         shapes = tuple(a.shape for a in s.arrays)

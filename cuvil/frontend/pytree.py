@@ -173,6 +173,26 @@ def leaf_paths(tree: TreeDef, root: str = "") -> list[str]:
     return out
 
 
+def argument_paths(tree: TreeDef, parameters: Sequence[str]) -> list[str]:
+    """A readable path per leaf of ``(args, kwargs)``, positional arguments by the names of the parameters.
+
+    >>> argument_paths(flatten((({"w": 1.0}, 2.0), {"scale": 3.0}))[1], ["x"])
+    ["x['w']", 'arg1', 'scale']
+    """
+    out: list[str] = []
+    for path in leaf_paths(tree):
+        # A path is [0][i]... for positional arguments and [1]['name']... for named ones.
+        head, _, rest = path[1:].partition("]")
+        if head == "0":
+            number, _, tail = rest[1:].partition("]")
+            k = int(number)
+            out.append((parameters[k] if k < len(parameters) else f"arg{k}") + tail)
+        else:
+            name, _, tail = rest.removeprefix("['").partition("']")
+            out.append(name + tail)
+    return out
+
+
 def leaves_up_to(tree: TreeDef, value: Any, root: str) -> list[Any]:
     """The parts of ``value`` that stand where ``tree`` has leaves; they may be anything, None too.
 
